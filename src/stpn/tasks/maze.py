@@ -1,0 +1,326 @@
+"""Maze exploration: a hidden reward cell, found once by search and then again from memory.
+
+`stpn/Maze-v0` is the task as a Gymnasium environment, `MazeVectorEnv` the same task for many agents
+at once. An agent sees the walls around it, the clock, its last reward and its last action, but
+neither its position nor the reward cell. Whoever stands on the reward cell earns 10 and is moved to
+a random other cell, so the way there must be remembered rather than the moves.
+
+Importing this module registers the environment::
+
+    import gymnasium, stpn.tasks.maze
+    env = gymnasium.make("stpn/Maze-v0", render_mode="ansi")
+    envs = gymnasium.make_vec("stpn/Maze-v0", num_envs=512)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stpn._extras import need
+from stpn.tasks.maze_grid import (
+    ACTIONS,
+    CELLS,
+    CENTRE,
+    OPEN,
+    SIZE,
+    STEP,
+    VIEW,
+    random_open,
+    random_open_except,
+)
+
+need("gymnasium", extra="rl")
+
+import gymnasium as gym  # noqa: E402
+from gymnasium.vector import AutoresetMode, VectorEnv  # noqa: E402
+from gymnasium.vector.utils import batch_space  # noqa: E402
+
+EPISODE_STEPS = 200
+REWARD = 10.0
+
+# An observation: 9 walls, 0, 1 (bias), step / 200, previous reward, previous action one-hot.
+OBSERVATION_SIZE = 17
+_BIAS, _CLOCK, _REWARD, _ACTION = 10, 11, 12, 13
+_ONE_HOT = np.eye(len(ACTIONS), dtype=np.float32)
+
+Observation = npt.NDArray[np.float32]
+
+
+def _observation_space() -> gym.Space[Observation]:
+    high = np.ones(OBSERVATION_SIZE, dtype=np.float32)
+    high[_REWARD] = REWARD
+    return gym.spaces.Box(np.zeros_like(high), high)
+
+
+class MazeEnv(gym.Env[Observation, np.int64]):
+    """One agent in the maze. An episode *terminates* after 200 steps: the horizon is part of the
+    task (the clock is seen), so there is nothing beyond it to estimate.
+
+    `reset(options={"reward_cell": (row, column)})` chooses the reward cell.
+    """
+
+    metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 10}  # noqa: RUF012
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
+            raise ValueError(
+                f"render_mode must be None or one of {self.metadata['render_modes']}, "
+                f"got {render_mode!r}"
+            )
+        self.render_mode = render_mode
+        self.observation_space = _observation_space()
+        self.action_space = gym.spaces.Discrete(len(ACTIONS))
+        self.cell = self.reward_cell = CENTRE
+        self.path: list[int] = []  # cells since the start or the last reward
+        self._step = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.reward_cell = int(random_open(self.np_random, 1)[0])
+        if options and "reward_cell" in options:
+            self.reward_cell = _open_cell(options["reward_cell"])
+        self.cell = CENTRE
+        self.path = [CENTRE]
+        self._step = 0
+        return self._observe(0.0, 0), self._info()
+
+    def step(self, action: np.int64 | int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        if not self.path:
+            raise RuntimeError("step() before reset()")
+        if not 0 <= action < len(ACTIONS):
+            raise ValueError(f"action must be 0, 1, 2 or 3 ({', '.join(ACTIONS)}), got {action}")
+        self._step += 1
+        self.cell = int(STEP[self.cell, action])
+        self.path.append(self.cell)
+        reward = 0.0
+        if self.cell == self.reward_cell:
+            reward = REWARD
+            self.cell = int(random_open_except(self.np_random, np.array([self.reward_cell]))[0])
+            self.path = [self.cell]
+        terminated = self._step >= EPISODE_STEPS
+        return self._observe(reward, int(action)), reward, terminated, False, self._info()
+
+    def render(self) -> Any:
+        from stpn.tasks import maze_render
+
+        if self.render_mode == "ansi":
+            return maze_render.text(self.cell, self.reward_cell)
+        if self.render_mode == "rgb_array":
+            return maze_render.frame(self.cell, self.reward_cell, self.path)
+        return None
+
+    def _observe(self, reward: float, action: int) -> Observation:
+        observation = np.zeros(OBSERVATION_SIZE, dtype=np.float32)
+        observation[:9] = VIEW[self.cell]
+        observation[_BIAS] = 1.0
+        observation[_CLOCK] = self._step / EPISODE_STEPS
+        observation[_REWARD] = reward
+        observation[_ACTION + action] = 1.0
+        return observation
+
+    def _info(self) -> dict[str, Any]:
+        return {"cell": divmod(self.cell, SIZE), "reward_cell": divmod(self.reward_cell, SIZE)}
+
+
+class MazeVectorEnv(VectorEnv[Observation, npt.NDArray[np.int64], npt.NDArray[Any]]):
+    """Many agents, each in its own maze, moved by a few table look-ups per step.
+
+    An episode that ends is followed by the first observation of the next in the same step
+    (`AutoresetMode.SAME_STEP`), so a rollout of 200 steps holds exactly one episode per agent.
+    One random stream serves all agents. With `copy=False` the returned arrays are buffers
+    that the next call overwrites.
+    """
+
+    metadata = {  # noqa: RUF012
+        "render_modes": ["ansi", "rgb_array"],
+        "render_fps": 10,
+        "autoreset_mode": AutoresetMode.SAME_STEP,
+    }
+
+    def __init__(self, num_envs: int = 1, *, copy: bool = True, render_mode: str | None = None):
+        if num_envs < 1:
+            raise ValueError(f"num_envs must be at least 1, got {num_envs}")
+        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
+            raise ValueError(
+                f"render_mode must be None or one of {self.metadata['render_modes']}, "
+                f"got {render_mode!r}"
+            )
+        self.num_envs = num_envs
+        self.render_mode = render_mode
+        self.single_observation_space = _observation_space()
+        self.single_action_space = gym.spaces.Discrete(len(ACTIONS))
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+
+        self.cell = np.full(num_envs, CENTRE)  # (N,)
+        self.reward_cell = np.full(num_envs, CENTRE)  # (N,)
+        self._copy = copy
+        self._step = np.zeros(num_envs, dtype=np.int64)
+        self._index = np.empty(num_envs, dtype=np.int64)
+        self._hit = np.empty(num_envs, dtype=bool)
+        self._done = np.empty(num_envs, dtype=bool)
+        self._never_truncated = np.zeros(num_envs, dtype=bool)
+        self._reward = np.zeros(num_envs)
+        self._observation = np.zeros((num_envs, OBSERVATION_SIZE), dtype=np.float32)
+        self._observation[:, _BIAS] = 1.0
+        self._started = False
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        super().reset(seed=seed)
+        mask = (options or {}).get("reset_mask")
+        if mask is None:
+            mask = np.ones(self.num_envs, dtype=bool)
+        elif mask.shape != (self.num_envs,) or mask.dtype != bool:
+            raise ValueError(
+                f"options['reset_mask'] must be a bool array of shape ({self.num_envs},), "
+                f"got {mask.dtype} of shape {mask.shape}"
+            )
+        self._start_episodes(mask)
+        self._started = True
+        return self._return(self._observation), {}
+
+    def step(
+        self, actions: npt.NDArray[np.int64]
+    ) -> tuple[
+        Observation,
+        npt.NDArray[np.float64],
+        npt.NDArray[np.bool_],
+        npt.NDArray[np.bool_],
+        dict[str, Any],
+    ]:
+        if not self._started:
+            raise RuntimeError("step() before reset()")
+        actions = np.asarray(actions)
+        if actions.shape != (self.num_envs,):
+            raise ValueError(f"actions must have shape ({self.num_envs},), got {actions.shape}")
+        if actions.min() < 0 or actions.max() >= len(ACTIONS):
+            raise ValueError(f"actions must be 0, 1, 2 or 3 ({', '.join(ACTIONS)}), got {actions}")
+
+        np.multiply(self.cell, len(ACTIONS), out=self._index)
+        self._index += actions
+        np.take(STEP.ravel(), self._index, out=self.cell)
+        np.equal(self.cell, self.reward_cell, out=self._hit)
+        np.multiply(self._hit, REWARD, out=self._reward)
+        (hit,) = self._hit.nonzero()
+        if len(hit):
+            self.cell[hit] = random_open_except(self.np_random, self.reward_cell[hit])
+
+        self._step += 1
+        observation = self._observation
+        observation[:, :9] = VIEW.take(self.cell, axis=0)
+        observation[:, _CLOCK] = self._step * (1 / EPISODE_STEPS)
+        observation[:, _REWARD] = self._reward
+        observation[:, _ACTION:] = _ONE_HOT.take(actions, axis=0)
+
+        np.greater_equal(self._step, EPISODE_STEPS, out=self._done)
+        done = self._done
+        infos: dict[str, Any] = {}
+        if done.any():
+            infos = {"final_obs": observation.copy(), "_final_obs": done.copy()}
+            self._start_episodes(done)
+        return (
+            self._return(observation),
+            self._return(self._reward),
+            self._return(done),
+            self._return(self._never_truncated),
+            infos,
+        )
+
+    def render(self) -> tuple[Any, ...] | None:
+        from stpn.tasks import maze_render
+
+        if self.render_mode is None:
+            return None
+        draw = maze_render.text if self.render_mode == "ansi" else maze_render.frame
+        return tuple(
+            draw(int(cell), int(goal))
+            for cell, goal in zip(self.cell, self.reward_cell, strict=True)
+        )
+
+    def state_dict(self) -> dict[str, npt.NDArray[Any]]:
+        """Everything that the future of the environment depends on, random stream included."""
+        return {
+            "cell": self.cell.copy(),
+            "reward_cell": self.reward_cell.copy(),
+            "step": self._step.copy(),
+            "observation": self._observation.copy(),
+            "rng": _pack_rng(self.np_random),
+        }
+
+    def load_state_dict(self, state: dict[str, npt.NDArray[Any]]) -> None:
+        """Go on exactly where `state_dict()` was taken."""
+        if state["cell"].shape != (self.num_envs,):
+            raise ValueError(
+                f"the saved state is of {len(state['cell'])} agents, this environment has "
+                f"{self.num_envs}"
+            )
+        self.cell[:] = state["cell"]
+        self.reward_cell[:] = state["reward_cell"]
+        self._step[:] = state["step"]
+        self._observation[:] = state["observation"]
+        self.np_random = _unpack_rng(state["rng"])
+        self._started = True
+
+    @property
+    def observation(self) -> Observation:
+        """What the agents see now, (N, 17)."""
+        return self._observation.copy()
+
+    def _start_episodes(self, mask: npt.NDArray[np.bool_]) -> None:
+        self.reward_cell[mask] = random_open(self.np_random, int(mask.sum()))
+        self.cell[mask] = CENTRE
+        self._step[mask] = 0
+        first = np.zeros(OBSERVATION_SIZE, dtype=np.float32)
+        first[:9] = VIEW[CENTRE]
+        first[[_BIAS, _ACTION]] = 1.0
+        self._observation[mask] = first
+
+    def _return(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return array.copy() if self._copy else array
+
+
+def _open_cell(position: tuple[int, int]) -> int:
+    row, column = position
+    cell = row * SIZE + column
+    if not (0 <= row < SIZE and 0 <= column < SIZE) or cell not in OPEN:
+        raise ValueError(f"reward_cell must be an open cell (row, column), got {position}")
+    return cell
+
+
+def _pack_rng(rng: np.random.Generator) -> npt.NDArray[np.uint64]:
+    """The state of a PCG64 stream as an array: two 128-bit numbers, then a half-used draw."""
+    state: Any = rng.bit_generator.state
+    words = [
+        state["state"][name] >> shift & (2**64 - 1)
+        for name in ("state", "inc")
+        for shift in (64, 0)
+    ]
+    return np.array([*words, state["has_uint32"], state["uinteger"]], dtype=np.uint64)
+
+
+def _unpack_rng(packed: npt.NDArray[np.uint64]) -> np.random.Generator:
+    state_high, state_low, inc_high, inc_low, has_uint32, uinteger = (int(word) for word in packed)
+    generator = np.random.PCG64()
+    generator.state = {
+        "bit_generator": "PCG64",
+        "state": {"state": state_high << 64 | state_low, "inc": inc_high << 64 | inc_low},
+        "has_uint32": has_uint32,
+        "uinteger": uinteger,
+    }
+    return np.random.Generator(generator)
+
+
+gym.register(
+    id="stpn/Maze-v0",
+    entry_point="stpn.tasks.maze:MazeEnv",
+    vector_entry_point="stpn.tasks.maze:MazeVectorEnv",
+)
+
+__all__ = ["ACTIONS", "CELLS", "EPISODE_STEPS", "OBSERVATION_SIZE", "MazeEnv", "MazeVectorEnv"]
