@@ -1,0 +1,73 @@
+"""The `stpn` command: one file per command, imported only when it is called.
+
+To add a command: a module here with `run(arguments: list[str]) -> int` (parse with tyro, return the
+exit code), and one line in COMMANDS. Errors derived from `stpn.errors.StpnError` or
+`stpn._extras.MissingExtra` are printed as one sentence; just raise them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from stpn import __version__
+from stpn._extras import MissingExtra
+from stpn.errors import ConfigError, StpnError
+
+COMMANDS = {
+    "train": ("stpn.cli.train", "train a model on a task of the paper"),
+    "resume": ("stpn.cli.resume", "go on with a run that was stopped"),
+    "sweep": ("stpn.cli.sweep", "a whole grid of models and seeds in worker processes"),
+    "show": ("stpn.cli.show", "what a run is and how far it got"),
+    "eval": ("stpn.cli.evaluate", "measure a run's network again"),
+    "list": ("stpn.cli.catalogue", "tasks, models and experiments of the paper; runs on disk"),
+    "export": ("stpn.cli.export", "runs as small result files"),
+}
+
+FAILED, MISUSED = 1, 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of the console script; returns the exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_overview())
+        return 0
+    name, *rest = arguments
+    if name == "--version":
+        print(f"stpn {__version__}")
+        return 0
+    if name not in COMMANDS:
+        close = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        print(f"stpn: unknown command {name!r}.{hint} `stpn --help` lists them.", file=sys.stderr)
+        return MISUSED
+    module = importlib.import_module(COMMANDS[name][0])
+    try:
+        return int(module.run(rest))
+    except (StpnError, MissingExtra) as error:
+        print(f"stpn {name}: {error}", file=sys.stderr)
+        return MISUSED if isinstance(error, ConfigError) else FAILED
+    except BrokenPipeError:
+        # the reader of a pipe went away (`stpn list | head`): not an error worth a word
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+
+
+def _overview() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()]
+    return "\n".join(
+        [
+            "Short-Term Plasticity Neurons: train, measure and compare.",
+            "",
+            "usage: stpn COMMAND ...    (stpn COMMAND --help for its options)",
+            "",
+            *lines,
+            "",
+            "To begin: stpn train art",
+        ]
+    )

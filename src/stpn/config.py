@@ -1,0 +1,203 @@
+"""The settings of a run: one flat dataclass a task, documented, checked before work starts.
+
+The field docstrings are the help of `stpn train TASK --help`. `from_dict` is the only way in from
+JSON: unknown names and wrong types are refused with a sentence. No torch here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from stpn import experiments
+from stpn.errors import ConfigError
+
+STPN_MODELS = ("stpnr", "stpnf", "stpnl", "ustpnr", "ustpnf")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """What every task has in common. Subclasses add their own fields, `total` and `check`."""
+
+    task: str
+    """Name of the task (`stpn list`)."""
+    model: str = "stpnr"
+    """Name of the recurrent core (`stpn list`)."""
+    seed: int = 0
+    """Seed of weights, data and order; fixes the whole run."""
+    hidden_size: int | None = None
+    """Units of the core. None: the paper's size, or for a model outside the paper's grid the size
+    with the nearest number of parameters."""
+    num_layers: int = 1
+    """Layers of the core."""
+    norm: Literal["pre", "post", "none"] = "pre"
+    """STPN: where efficacies are normalised (pre: as in the paper's Algorithm 1)."""
+    norm_over: Literal["neuron", "layer"] = "neuron"
+    """STPN: norm of each neuron's synapses, or of the whole layer's."""
+    clamp: float | None = None
+    """STPN: bound of the short-term component F after each update."""
+    rule: Literal["hebb", "oja"] = "hebb"
+    """STPN: Hebb's rule or Oja's."""
+    plastic: Literal["all", "input", "hidden"] = "all"
+    """STPN: which synapses are plastic."""
+    optimizer: str = "Adam"
+    """Any optimizer of torch.optim by name."""
+    lr: float = 1e-3
+    """Learning rate."""
+    backend: Literal["auto", "native", "reference"] = "auto"
+    """Which implementation of the recurrence runs (`stpn doctor`); auto: the fastest that can."""
+    threads: int | None = None
+    """Threads of torch and of the kernels. None: as many as torch would take. A resumed run keeps
+    them, because sums in another order are other sums."""
+    checkpoint_seconds: float = 20.0
+    """Save at least this often; 0: after every update."""
+
+    @property
+    def total(self) -> int:
+        """Length of the run, in the task's unit."""
+        return int(getattr(self, self.total_field))
+
+    total_field: typing.ClassVar[str] = "total"
+    """Name of the field that holds the length: epochs, iterations, steps."""
+
+    @property
+    def directory(self) -> Path:
+        """Where the run lies below the root of all runs."""
+        return Path(self.task) / self.model / f"seed{self.seed}"
+
+    def check(self) -> None:
+        """Raise ConfigError for a value that cannot work. Subclasses extend it."""
+        if self.model not in experiments.MODELS:
+            raise ConfigError(experiments.unknown("model", self.model, experiments.MODELS))
+        require(self.seed >= 0, "seed", ">= 0", self.seed)
+        if self.hidden_size is not None:
+            require(self.hidden_size >= 1, "hidden_size", ">= 1", self.hidden_size)
+        require(self.num_layers >= 1, "num_layers", ">= 1", self.num_layers)
+        require(0 <= self.lr < float("inf"), "lr", "finite and >= 0", self.lr)
+        if self.clamp is not None:
+            require(self.clamp > 0, "clamp", "> 0", self.clamp)
+        if self.threads is not None:
+            require(self.threads >= 1, "threads", ">= 1", self.threads)
+        require(self.checkpoint_seconds >= 0, "checkpoint_seconds", ">= 0", self.checkpoint_seconds)
+        require(self.total >= 1, self.total_field, ">= 1", self.total)
+        if self.model not in STPN_MODELS:
+            for name in ("norm", "norm_over", "clamp", "rule", "plastic"):
+                if getattr(self, name) != _default(type(self), name):
+                    raise ConfigError(
+                        f"{name} is a setting of the STPN models, it means nothing for {self.model!r}"
+                    )
+        if self.model in ("stpnf", "ustpnf") and self.plastic != "all":
+            raise ConfigError(f"{self.model} has input synapses only: plastic must be 'all'")
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArtConfig(RunConfig):
+    """Associative retrieval: read three letter-digit pairs, answer with one letter's digit."""
+
+    epochs: int = 200
+    """Passes through the training set."""
+    batch_size: int = 128
+    """Sequences in a gradient step; the last one of an epoch may be smaller."""
+    train_size: int = 100_000
+    """Training sequences."""
+    validation_size: int = 10_000
+    """Validation sequences, measured after each epoch."""
+    test_size: int = 20_000
+    """Test sequences, measured once at the end."""
+
+    total_field: typing.ClassVar[str] = "epochs"
+
+    def check(self) -> None:
+        super().check()
+        for name in ("batch_size", "train_size", "validation_size", "test_size"):
+            require(getattr(self, name) >= 1, name, ">= 1", getattr(self, name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FamiliarityConfig(RunConfig):
+    """Continual familiarity: has this vector been seen R steps ago?"""
+
+    mode: Literal["dataset", "infinite"] = "infinite"
+    """dataset: one fixed training sequence; infinite: a new one at each iteration."""
+    distance: int = 3
+    """R, the steps between a vector and its repetition."""
+    iterations: int = 1600
+    """Gradient steps, one sequence each."""
+    length: int = 5000
+    """T, steps of a sequence."""
+    input_size: int = 100
+    """d, entries of a vector, each -1 or +1."""
+    probability: float = 0.5
+    """p, chance of repeating where a repetition is possible."""
+    log_every: int = 10
+    """Iterations between two rows of metrics."""
+    eval_sequences: int = 10
+    """Fresh sequences of the final figure (infinite; dataset has one validation sequence)."""
+
+    total_field: typing.ClassVar[str] = "iterations"
+
+    def check(self) -> None:
+        super().check()
+        for name in ("distance", "length", "input_size", "log_every", "eval_sequences"):
+            require(getattr(self, name) >= 1, name, ">= 1", getattr(self, name))
+        require(0 <= self.probability <= 1, "probability", "between 0 and 1", self.probability)
+        require(self.distance < self.length, "distance", "smaller than length", self.distance)
+
+
+def require(condition: bool, name: str, expected: str, value: Any) -> None:
+    if not condition:
+        raise ConfigError(f"{name} must be {expected}, not {value!r}")
+
+
+def from_dict(values: Mapping[str, Any]) -> RunConfig:
+    """The checked configuration of the task that `values["task"]` names."""
+    if not isinstance(values, Mapping) or not isinstance(values.get("task"), str):
+        raise ConfigError('a configuration is an object that names its task, as in {"task": "art"}')
+    cls = experiments.get(values["task"]).config_class()
+    hints = typing.get_type_hints(cls)
+    known = {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+    for name, value in values.items():
+        if name not in known:
+            raise ConfigError(experiments.unknown(f"setting of {values['task']}", name, known))
+        if not _fits(value, known[name]):
+            raise ConfigError(f"{name} must be {_describe(known[name])}, not {value!r}")
+    config = cls(**values)
+    config.check()
+    return config
+
+
+def _default(cls: type[RunConfig], name: str) -> Any:
+    return next(field.default for field in dataclasses.fields(cls) if field.name == name)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin = typing.get_origin(hint)
+    if origin is Literal:
+        return value in typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, option) for option in typing.get_args(hint))
+    if hint in (None, type(None)):
+        return value is None
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+def _describe(hint: Any) -> str:
+    origin = typing.get_origin(hint)
+    if origin is Literal:
+        return "one of " + ", ".join(map(repr, typing.get_args(hint)))
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_describe(option) for option in typing.get_args(hint))
+    names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+    return "null" if hint in (None, type(None)) else names.get(hint, str(hint))

@@ -1,0 +1,62 @@
+"""The paper's own numbers, so that every figure of ours can stand beside one of theirs.
+
+>>> figure("art", "stpnr", "test_accuracy")
+Figure(table='proficiency', task='art', model='stpnr', metric='test_accuracy', mean=98.55, std=2.76)
+"""
+
+from __future__ import annotations
+
+import csv
+from functools import cache
+from importlib import resources
+from typing import NamedTuple
+
+
+class Figure(NamedTuple):
+    """One number of one table of the paper: mean and standard deviation over its seeds."""
+
+    table: str  # proficiency | efficiency | ablation | familiarity
+    task: str
+    model: str
+    metric: str  # test_accuracy | accuracy | reward | power
+    mean: float
+    std: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:g} ± {self.std:g}"
+
+
+@cache
+def figures() -> tuple[Figure, ...]:
+    """Every number of the paper, in the order of its tables.
+
+    The maze appears twice in the paper, with other hidden sizes in the ablation; here the second
+    is a task of its own, `maze-ablation`.
+    """
+    text = resources.files("stpn").joinpath("data/paper.csv").read_text(encoding="utf-8")
+    rows = []
+    for row in csv.DictReader(text.splitlines()):
+        ablated_maze = row["table"] == "ablation" and row["task"] == "maze"
+        rows.append(
+            Figure(
+                table=row["table"],
+                task="maze-ablation" if ablated_maze else row["task"],
+                model=row["model"],
+                metric=row["metric"],
+                mean=float(row["mean"]),
+                std=float(row["std"]),
+            )
+        )
+    return tuple(rows)
+
+
+def figure(task: str, model: str, metric: str, *, table: str | None = None) -> Figure | None:
+    """The paper's number, or None where it has none.
+
+    ART's STPNr stands in two tables with different numbers: without `table` the first one counts
+    (the main tables come before the ablation).
+    """
+    for row in figures():
+        if table in (None, row.table) and row[1:4] == (task, model, metric):
+            return row
+    return None

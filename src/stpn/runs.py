@@ -1,0 +1,326 @@
+"""A run on disk.
+
+    runs/<task>/<model>/seed<N>/
+        config.json               the settings, resolved: all that is needed to start it again
+        metrics.jsonl             one row an epoch or every k iterations
+        checkpoint.safetensors    weights, optimizer, random streams, counters
+        summary.json              final figures, written once at the end
+        lock                      held (flock) by the process that trains
+        tensorboard/              events, if the extra is installed
+
+Everything but the checkpoint is JSON. A finished run is exported as one small file,
+`results/<task>/<model>/seed<N>.json`; `load_results` reads either form. This module needs no torch.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from stpn import experiments, paper
+from stpn._files import explain_os_errors, write_atomic
+from stpn.errors import RunError, RunInUse
+
+Row = dict[str, Any]
+Status = Literal["finished", "running", "stopped", "new"]
+
+CURVE_COLUMNS = ("step", "proficiency", "power", "loss", "seconds")
+LOCK_ATTEMPTS = 5  # a reader that asks whether a run is in use holds its lock for microseconds
+
+
+class Run:
+    """One run directory. Reading never changes it; whoever writes holds `lock()`."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.checkpoint = self.path / "checkpoint.safetensors"
+        self.tensorboard = self.path / "tensorboard"
+        self._config = self.path / "config.json"
+        self._metrics = self.path / "metrics.jsonl"
+        self._summary = self.path / "summary.json"
+
+    @classmethod
+    def open(cls, path: str | Path) -> Run:
+        """An existing run; its configuration is read here, so a wrong path fails at once."""
+        run = cls(path)
+        if not run._config.is_file():
+            raise RunError(f"{run.path} is not a run: it holds no config.json")
+        _ = run.config
+        return run
+
+    @classmethod
+    def create(cls, path: str | Path, config: Mapping[str, Any]) -> Run:
+        """A new run directory with its configuration; refuses one that already holds a run."""
+        run = cls(path)
+        with explain_os_errors(f"create the run directory {run.path}"):
+            run.path.mkdir(parents=True, exist_ok=True)
+        if run._config.exists():
+            raise RunError(f"{run.path} already holds a run; nothing was changed")
+        write_json(run._config, config)
+        return run
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        config = read_json(self._config)
+        if not isinstance(config, dict) or not {"task", "model", "seed"} <= config.keys():
+            raise RunError(f"{self._config} is not the configuration of a run")
+        return config
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        """Final figures, or None while the run is unfinished."""
+        return read_json(self._summary) if self._summary.exists() else None
+
+    @property
+    def status(self) -> Status:
+        if self.in_use:
+            return "running"
+        if self._summary.exists():
+            return "finished"
+        return "stopped" if self.checkpoint.exists() else "new"
+
+    def metrics(self) -> list[Row]:
+        """All whole rows. A last line without its newline is the trace of a kill, not a row."""
+        if not self._metrics.exists():
+            return []
+        with explain_os_errors(f"read {self._metrics}"):
+            lines = self._metrics.read_bytes().split(b"\n")[:-1]
+        rows = []
+        for number, line in enumerate(lines, start=1):
+            try:
+                row = json.loads(line)
+            except ValueError:
+                row = None
+            if not isinstance(row, dict) or "step" not in row:
+                raise RunError(f"{self._metrics}, line {number}: not a row of metrics")
+            rows.append(row)
+        return rows
+
+    def append(self, row: Row) -> None:
+        with explain_os_errors(f"write {self._metrics}"), open(self._metrics, "ab") as file:
+            file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def truncate(self, rows: int) -> None:
+        """Keep the first `rows` rows: what came after the checkpoint will be made again."""
+        kept = self.metrics()[:rows]
+        if len(kept) < rows:
+            raise RunError(
+                f"{self._metrics} holds {len(kept)} rows, its checkpoint was written after {rows}: "
+                "rows were lost, so the run cannot go on as if nothing happened"
+            )
+        text = "".join(json.dumps(row) + "\n" for row in kept)
+        write_atomic(self._metrics, text.encode())
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        write_json(self._summary, summary)
+
+    def rewrite_config(self, config: Mapping[str, Any]) -> None:
+        """Change the settings of an existing run (a new length, say); the old summary goes."""
+        with explain_os_errors(f"remove {self._summary}"):
+            self._summary.unlink(missing_ok=True)
+        write_json(self._config, config)
+        self.__dict__.pop("config", None)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a process trains here right now."""
+        try:
+            descriptor = os.open(self.path / "lock", os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            return error.errno in (errno.EWOULDBLOCK, errno.EACCES)
+        else:
+            return False
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the directory for this process, or say who does.
+
+        The kernel frees the lock however the process ends, so nobody ever removes one by hand. The
+        file itself stays: deleting it would let two processes lock two files of the same name.
+        """
+        path = self.path / "lock"
+        with explain_os_errors(f"lock {self.path}"):
+            self.path.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self._acquire(descriptor)
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode())
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _acquire(self, descriptor: int) -> None:
+        for attempt in range(LOCK_ATTEMPTS):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError as error:
+                if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                    raise RunError(f"cannot lock {self.path}: {error.strerror}") from error
+                if attempt + 1 < LOCK_ATTEMPTS:
+                    time.sleep(0.02)
+        holder = os.read(descriptor, 200).decode(errors="replace").strip()
+        raise RunInUse(f"{self.path} is in use by process {holder or '(unknown)'}")
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A run as the report sees it, from a run directory or an exported file."""
+
+    task: str
+    model: str
+    seed: int
+    config: dict[str, Any]
+    curve: dict[str, list[Any]]  # one list a column of CURVE_COLUMNS
+    summary: dict[str, Any]  # of an unfinished run: its last row, with "finished": false
+    path: Path
+
+
+def find(root: str | Path) -> Iterator[Run]:
+    """Every run directory under `root` (or `root` itself), in alphabetical order."""
+    for directory, names, files in os.walk(root):
+        names.sort()
+        if "config.json" in files:
+            names.clear()
+            yield Run(directory)
+
+
+def load_results(root: str | Path, problems: list[str] | None = None) -> list[RunResult]:
+    """All results under `root`, from run directories and from exported files alike.
+
+    With a list for `problems`, a damaged run adds a sentence to it and the rest is still returned;
+    without, it raises. An unfinished run is included, its summary marked `finished: false`.
+    """
+    root = Path(root)
+    if not root.exists():
+        raise RunError(f"{root} does not exist")
+    readers = [(run.path, lambda run=run: result_of(run)) for run in find(root)]
+    exported = [root] if root.is_file() else sorted(root.rglob("seed*.json"))
+    readers += [(path, lambda path=path: _read_export(path)) for path in exported]
+    results = []
+    for path, read in readers:
+        try:
+            results.append(read())
+        except (RunError, KeyError, TypeError, ValueError) as error:
+            message = f"{path}: {error}" if isinstance(error, RunError) else f"{path}: damaged"
+            if problems is None:
+                raise RunError(message) from error
+            problems.append(message)
+    return results
+
+
+def result_of(run: Run) -> RunResult:
+    config, rows = run.config, run.metrics()
+    summary = run.summary
+    if summary is None:
+        summary = _unfinished_summary(config, rows)
+    return RunResult(
+        task=str(config["task"]),
+        model=str(config["model"]),
+        seed=int(config["seed"]),
+        config=config,
+        curve={name: [row.get(name) for row in rows] for name in CURVE_COLUMNS},
+        summary=summary,
+        path=run.path,
+    )
+
+
+def export(run: Run, root: str | Path, *, points: int = 400) -> Path:
+    """Write the run as `root/<task>/<model>/seed<N>.json`, its curve thinned to `points` rows."""
+    result = result_of(run)
+    path = Path(root) / result.task / result.model / f"seed{result.seed}.json"
+    with explain_os_errors(f"create {path.parent}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    kept = thin(len(result.curve["step"]), points)
+    curve = {name: [_short(column[i]) for i in kept] for name, column in result.curve.items()}
+    summary = {key: _short(value) for key, value in result.summary.items()}
+    write_json(path, {"config": result.config, "curve": curve, "summary": summary}, indent=None)
+    return path
+
+
+def thin(length: int, points: int) -> list[int]:
+    """At most `points` indices of `range(length)`, evenly spread, first and last included."""
+    if length <= points:
+        return list(range(length))
+    return [round(i * (length - 1) / (points - 1)) for i in range(points)]
+
+
+def _short(value: Any) -> Any:
+    """Six significant digits are more than any curve shows."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    return [_short(item) for item in value] if isinstance(value, list) else value
+
+
+def _read_export(path: Path) -> RunResult:
+    content = read_json(path)
+    config, summary = content["config"], content["summary"]
+    return RunResult(
+        task=str(config["task"]),
+        model=str(config["model"]),
+        seed=int(config["seed"]),
+        config=config,
+        curve={name: list(content["curve"].get(name, [])) for name in CURVE_COLUMNS},
+        summary=dict(summary),
+        path=path,
+    )
+
+
+def _unfinished_summary(config: Mapping[str, Any], rows: list[Row]) -> dict[str, Any]:
+    last = rows[-1] if rows else {}
+    task = experiments.get(config["task"])
+    return {
+        "task": config["task"],
+        "model": config["model"],
+        "seed": config["seed"],
+        "metric": task.metric,
+        "proficiency": last.get("proficiency"),
+        "power": last.get("power"),
+        "power_per_step": [],
+        "done": last.get("step", 0),
+        "protocol": task.protocol,
+        "unit": task.unit,
+        "finished": False,
+        "paper": paper_figures(task, config["model"]),
+        "seconds": last.get("seconds", 0.0),
+    }
+
+
+def paper_figures(task: experiments.Task, model: str) -> dict[str, list[float]] | None:
+    """The paper's row: {"proficiency": [mean, std], "power": [mean, std]}, what it has of it."""
+    named = {"proficiency": task.metric, "power": "power"}
+    found = {key: paper.figure(task.name, model, metric) for key, metric in named.items()}
+    return {key: [row.mean, row.std] for key, row in found.items() if row is not None} or None
+
+
+def read_json(path: Path) -> Any:
+    with explain_os_errors(f"read {path}"):
+        content = path.read_bytes()
+    try:
+        return json.loads(content)
+    except ValueError as error:
+        raise RunError(f"{path} is damaged: it is not JSON ({error})") from error
+
+
+def write_json(path: Path, content: Mapping[str, Any], *, indent: int | None = 2) -> None:
+    text = json.dumps(content, indent=indent, allow_nan=False)
+    write_atomic(path, text.encode() + b"\n")
