@@ -3,7 +3,7 @@
 Notation, the same in the whole package:
     B batch, T time steps, I inputs, H hidden units, R rows of synapses (H, or 4H with gates)
     u = what the synapses see: x (feed-forward, D = I) or [x ; h_prev] (recurrent, D = I + H)
-    W, F, G = W + F: long-term weight, short-term weight, efficacy, each with D columns, inputs first
+    W, F, G = W + F: long-term weight, short-term weight, efficacy; D columns, inputs first
 
 One step, for each neuron (row):
     1. G = W + F
@@ -189,7 +189,7 @@ def _plasticity(
     pre = u.unsqueeze(-2)  # (B, 1, D)
     if options.rule == "oja":
         pre = pre - post.unsqueeze(-2) @ f
-    kept = f / n if options.norm == "pre" else f
+    kept = f / n if n is not None and options.norm == "pre" else f
     f = gamma * (post.unsqueeze(-1) * pre) + lambda_ * kept
     if options.clamp is not None:
         f = f.clamp(-options.clamp, options.clamp)
