@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +38,13 @@ from stpn.nn import checks
 from stpn.nn.state import rebuilt
 
 _HALF = (torch.bfloat16, torch.float16)
+
+
+# `Recurrence._run`, or a function that stands in for it.
+Run: TypeAlias = Callable[
+    [Tensor, Any, Tensor | None, Tensor | None, str, Tensor | None],
+    tuple[Tensor, Any, Tensor | None],
+]
 
 
 class PowerObserver(Protocol):
@@ -304,7 +311,13 @@ class RecurrentCore(Recurrence):
         reset: Tensor | None = None,
     ) -> tuple[Any, tuple[Any, ...]]:
         if isinstance(x, PackedSequence):
-            return self._forward_packed(x, state, reset)
+            return self._packed_sequence(x, state, reset)
+        return self._sequence(x, state, reset, self._run)
+
+    def _sequence(
+        self, x: Tensor, state: tuple[Any, ...] | None, reset: Tensor | None, run: Run
+    ) -> tuple[Tensor, tuple[Any, ...]]:
+        """A tensor, batched or not, through all layers, each of them by `run`."""
         x = self._checked_input(x, (2, 3), "(T, I), (B, T, I)" if self.batch_first else "(T, B, I)")
         batched = x.dim() == 3
         time = 1 if batched and self.batch_first else 0
@@ -320,7 +333,7 @@ class RecurrentCore(Recurrence):
             states = tuple(rebuilt(s, [v.unsqueeze(0) for v in s]) for s in states)
         elif not self.batch_first:
             x, reset = x.transpose(0, 1), None if reset is None else reset.transpose(0, 1)
-        y, states = self._run_layers(x, states, reset, None)
+        y, states = self._run_layers(x, states, reset, None, run)
         if not batched:
             y = y.squeeze(0)
             states = tuple(rebuilt(s, [v.squeeze(0) for v in s]) for s in states)
@@ -328,7 +341,7 @@ class RecurrentCore(Recurrence):
             y = y.transpose(0, 1)
         return y, states
 
-    def _forward_packed(
+    def _packed_sequence(
         self, x: PackedSequence, state: tuple[Any, ...] | None, reset: Tensor | None
     ) -> tuple[PackedSequence, tuple[Any, ...]]:
         self._checked_input(x.data, (2,), "(sum of lengths, I) in a PackedSequence")
@@ -339,7 +352,7 @@ class RecurrentCore(Recurrence):
             shape = (batch, steps) if self.batch_first else (steps, batch)
             reset = checks.mask("reset", reset, shape, "(the padded x, no features)", padded.device)
             reset = reset if self.batch_first else reset.transpose(0, 1)
-        y, states = self._run_layers(padded, states, reset, lengths.to(padded.device))
+        y, states = self._run_layers(padded, states, reset, lengths.to(padded.device), self._run)
         order = slice(None) if x.sorted_indices is None else x.sorted_indices
         data = pack_padded_sequence(y[order], lengths[_cpu(order)], batch_first=True).data
         return PackedSequence(data, x.batch_sizes, x.sorted_indices, x.unsorted_indices), states
@@ -401,10 +414,11 @@ class RecurrentCore(Recurrence):
         states: tuple[Any, ...],
         reset: Tensor | None,  # (B, T)
         lengths: Tensor | None,  # (B,)
+        run: Run,
     ) -> tuple[Tensor, tuple[Any, ...]]:
         if _autocast(x):
             with torch.autocast(x.device.type, enabled=False):
-                return self._run_layers(x, states, reset, lengths)
+                return self._run_layers(x, states, reset, lengths, run)
         dtype = self._like().dtype
         compute = _compute_dtype(dtype)
         x = x.to(compute)
@@ -416,7 +430,7 @@ class RecurrentCore(Recurrence):
         for k, (input_size, suffix) in enumerate(self._layers()):
             reverse = k % self.num_directions == 1
             first = k < self.num_directions
-            y, final, power = self._run(
+            y, final, power = run(
                 _reversed_time(x, lengths) if reverse else x,
                 states[k].to(compute),
                 reset_reversed if reverse else reset,
