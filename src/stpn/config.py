@@ -89,7 +89,7 @@ class RunConfig:
             for name in ("norm", "norm_over", "clamp", "rule", "plastic"):
                 if getattr(self, name) != _default(type(self), name):
                     raise ConfigError(
-                        f"{name} is a setting of the STPN models, it means nothing for {self.model!r}"
+                        f"{name} is a setting of STPN models and means nothing for {self.model!r}"
                     )
         if self.model in ("stpnf", "ustpnf") and self.plastic != "all":
             raise ConfigError(f"{self.model} has input synapses only: plastic must be 'all'")

@@ -1,0 +1,1 @@
+"""The paper's tasks, each usable alone: `from stpn.tasks import art, familiarity`."""
