@@ -12,19 +12,22 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import tyro
 
 from stpn import experiments
 from stpn.errors import ConfigError
 
 STPN_MODELS = ("stpnr", "stpnf", "stpnl", "ustpnr", "ustpnf")
+STPN_SETTINGS = ("norm", "norm_over", "norm_scale", "clamp", "rule", "plastic")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """What every task has in common. Subclasses add their own fields, `total` and `check`."""
 
-    task: str
+    task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")]
     """Name of the task (`stpn list`)."""
     model: str = "stpnr"
     """Name of the recurrent core (`stpn list`)."""
@@ -39,6 +42,8 @@ class RunConfig:
     """STPN: where efficacies are normalised (pre: as in the paper's Algorithm 1)."""
     norm_over: Literal["neuron", "layer"] = "neuron"
     """STPN: norm of each neuron's synapses, or of the whole layer's."""
+    norm_scale: bool = False
+    """STPN: learn a scale of the norm for each neuron."""
     clamp: float | None = None
     """STPN: bound of the short-term component F after each update."""
     rule: Literal["hebb", "oja"] = "hebb"
@@ -66,6 +71,11 @@ class RunConfig:
     """Name of the field that holds the length: epochs, iterations, steps."""
 
     @property
+    def unit(self) -> str:
+        """What the length counts, in the singular."""
+        return experiments.get(self.task).unit
+
+    @property
     def directory(self) -> Path:
         """Where the run lies below the root of all runs."""
         return Path(self.task) / self.model / f"seed{self.seed}"
@@ -86,7 +96,7 @@ class RunConfig:
         require(self.checkpoint_seconds >= 0, "checkpoint_seconds", ">= 0", self.checkpoint_seconds)
         require(self.total >= 1, self.total_field, ">= 1", self.total)
         if self.model not in STPN_MODELS:
-            for name in ("norm", "norm_over", "clamp", "rule", "plastic"):
+            for name in STPN_SETTINGS:
                 if getattr(self, name) != _default(type(self), name):
                     raise ConfigError(
                         f"{name} is a setting of STPN models and means nothing for {self.model!r}"

@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import math
 import os
 import socket
 import time
@@ -319,6 +320,14 @@ def read_json(path: Path) -> Any:
         return json.loads(content)
     except ValueError as error:
         raise RunError(f"{path} is damaged: it is not JSON ({error})") from error
+
+
+def json_safe(values: Mapping[str, Any]) -> dict[str, Any]:
+    """NaN and infinity are not JSON: null stands for "could not be measured"."""
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in values.items()
+    }
 
 
 def write_json(path: Path, content: Mapping[str, Any], *, indent: int | None = 2) -> None:

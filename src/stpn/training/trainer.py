@@ -63,6 +63,8 @@ class Trainer(ABC):
     """What `samples` counts, in the plural."""
     loss: float
     """Loss of the last update."""
+    proficiency_name: str
+    """What "proficiency" is in a row, in a word or two: validation accuracy, reward."""
 
     @property
     def total(self) -> int:

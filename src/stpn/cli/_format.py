@@ -1,0 +1,19 @@
+"""Numbers for people."""
+
+from __future__ import annotations
+
+
+def duration(seconds: float | None) -> str:
+    """3725 seconds as 1:02:05, 65 as 1:05."""
+    if seconds is None:
+        return "?"
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def figure(value: float | None, name: str) -> str:
+    """Accuracies with their percent sign, everything else with the digits that matter."""
+    if value is None:
+        return "-"
+    return f"{value:.2f} %" if "accuracy" in name else f"{value:.1f}"

@@ -1,0 +1,160 @@
+"""What training looks like: a live bar, plain lines where there is no terminal, or JSON lines."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from stpn.cli._format import duration
+from stpn.runs import Row, Run
+from stpn.training.loop import Reporter
+from stpn.training.trainer import Trainer
+
+LINE_SECONDS = 2.0
+JSON_SECONDS = 1.0
+
+
+class _Pace:
+    """Rate and time left since this session began."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._began = time.perf_counter()
+        self._progress, self._samples = trainer.progress, trainer.samples
+
+    def rate(self, trainer: Trainer) -> float:
+        return (trainer.samples - self._samples) / max(time.perf_counter() - self._began, 1e-9)
+
+    def seconds_left(self, trainer: Trainer) -> float | None:
+        worked = trainer.progress - self._progress
+        if worked <= 0:
+            return None
+        elapsed = time.perf_counter() - self._began
+        return (trainer.total - trainer.progress) / worked * elapsed
+
+
+class Bar(Reporter):
+    """One live line: unit, loss, proficiency, power, rate, time left."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._row: Row = {}
+
+    def started(self, run: Run, trainer: Trainer) -> None:
+        self._pace = _Pace(trainer)
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[facts]}"),
+            console=self._console,
+            expand=True,
+            refresh_per_second=10,
+        )
+        self._task = self._bar.add_task(
+            _name(trainer), total=trainer.total, completed=trainer.progress, facts="", start=True
+        )
+        self._bar.start()
+
+    def progressed(self, trainer: Trainer) -> None:
+        self._bar.update(
+            self._task,
+            completed=trainer.progress,
+            facts=" · ".join(
+                [
+                    f"{trainer.config.unit} {trainer.done:,}/{trainer.total:,}",
+                    f"loss {trainer.loss:.4g}",
+                    *_figures(self._row, trainer),
+                    f"{self._pace.rate(trainer):,.0f} {trainer.sample_unit}/s",
+                    f"{duration(self._pace.seconds_left(trainer))} left",
+                ]
+            ),
+        )
+
+    def measured(self, row: Row) -> None:
+        self._row = row
+
+    def evaluating(self, trainer: Trainer) -> None:
+        self._bar.update(self._task, completed=trainer.total, facts="measuring the final figures")
+
+    def ended(self) -> None:
+        self._bar.stop()
+
+
+class Lines(Reporter):
+    """A line for a row, not more often than every two seconds: for logs and pipes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._last = float("-inf")
+
+    def started(self, run: Run, trainer: Trainer) -> None:
+        self._trainer, self._pace = trainer, _Pace(trainer)
+        verb = f"resumes at {trainer.config.unit} {trainer.done}" if trainer.done else "starts"
+        self._print(f"{_name(trainer)} {verb} in {run.path}")
+
+    def measured(self, row: Row) -> None:
+        trainer, now = self._trainer, time.monotonic()
+        if now - self._last < LINE_SECONDS and trainer.done < trainer.total:
+            return
+        self._last = now
+        facts = [
+            f"{trainer.config.unit} {row['step']}/{trainer.total}",
+            f"loss {row['loss']:.4g}",
+            *_figures(row, trainer),
+            f"{self._pace.rate(trainer):.0f} {trainer.sample_unit}/s",
+            f"{duration(self._pace.seconds_left(trainer))} left",
+        ]
+        self._print("  ".join(facts))
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+class JsonLines(Reporter):
+    """One JSON object a line on standard output; the last one says how it ended."""
+
+    def __init__(self) -> None:
+        self._last = 0.0
+
+    def started(self, run: Run, trainer: Trainer) -> None:
+        self._pace = _Pace(trainer)
+        emit("started", run=str(run.path), unit=trainer.config.unit, **_position(trainer))
+
+    def progressed(self, trainer: Trainer) -> None:
+        now = time.monotonic()
+        if now - self._last >= JSON_SECONDS:
+            self._last = now
+            left = self._pace.seconds_left(trainer)
+            emit("progress", **_position(trainer), loss=trainer.loss, seconds_left=left)
+
+    def measured(self, row: Row) -> None:
+        emit("row", **row)
+
+    def evaluating(self, trainer: Trainer) -> None:
+        emit("evaluating", **_position(trainer))
+
+
+def emit(event: str, **content: Any) -> None:
+    """One line of machine-readable output."""
+    print(json.dumps({"event": event, **content}), flush=True)
+
+
+def _name(trainer: Trainer) -> str:
+    config = trainer.config
+    return f"{config.task} {config.model} seed {config.seed}"
+
+
+def _position(trainer: Trainer) -> dict[str, float]:
+    return {"progress": trainer.progress, "total": trainer.total}
+
+
+def _figures(row: Row, trainer: Trainer) -> list[str]:
+    facts = []
+    if row.get("proficiency") is not None:
+        facts.append(f"{trainer.proficiency_name} {row['proficiency']:.4g}")
+    if row.get("power") is not None:
+        facts.append(f"power {row['power']:.3g}")
+    return facts

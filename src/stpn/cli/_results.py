@@ -1,0 +1,47 @@
+"""Our figures beside the paper's, as a small table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from stpn.cli._format import duration, figure
+
+
+def print_summary(summary: Mapping[str, Any], path: Path | str) -> None:
+    console = Console()
+    console.print(comparison(summary))
+    note = shortfall(summary)
+    if note:
+        console.print(note, highlight=False)
+    print(f"run: {path}")
+
+
+def comparison(summary: Mapping[str, Any]) -> Table:
+    """Proficiency and power, ours and the paper's."""
+    title = (
+        f"{summary['task']} · {summary['model']} · seed {summary['seed']} · "
+        f"{summary['done']:,} {summary['unit']}s in {duration(summary.get('seconds'))}"
+    )
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table.add_column("")
+    table.add_column("here", justify="right")
+    table.add_column("paper", justify="right")
+    theirs = summary.get("paper") or {}
+    for key, name in (("proficiency", summary["metric"].replace("_", " ")), ("power", "power")):
+        mean_std = theirs.get(key)
+        paper = "-" if mean_std is None else f"{mean_std[0]:g} ± {mean_std[1]:g}"
+        table.add_row(name, figure(summary.get(key), name), paper)
+    return table
+
+
+def shortfall(summary: Mapping[str, Any]) -> str | None:
+    """A shorter training than the paper's is said, always."""
+    done, protocol = summary["done"], summary["protocol"]
+    if done >= protocol:
+        return None
+    return f"(trained for {done:,} of the paper's {protocol:,} {summary['unit']}s)"

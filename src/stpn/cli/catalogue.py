@@ -1,0 +1,106 @@
+"""`stpn list`: what there is to train, and what has been trained."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from stpn import experiments, paper
+from stpn.cli._format import figure
+from stpn.runs import find, load_results
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """Tasks, models and the paper's experiments; with --runs, what lies on disk."""
+
+    runs: Path | None = None
+    """List the runs below this directory instead."""
+    json: bool = False
+    """Print JSON."""
+
+
+def run(arguments: list[str]) -> int:
+    options = tyro.cli(Catalogue, args=arguments, prog="stpn list")
+    if options.runs is not None:
+        return _list_runs(options.runs, options.json)
+    if options.json:
+        print(json.dumps({"models": dict(experiments.MODELS), "tasks": _tasks()}))
+        return 0
+    console = Console()
+    models = Table(title="Models", title_justify="left", box=None, pad_edge=False)
+    models.add_column("model", style="bold")
+    models.add_column("")
+    for name, text in experiments.MODELS.items():
+        models.add_row(name, text)
+    console.print(models)
+    console.print("\nExperiments of the paper (stpn train TASK --model MODEL)", highlight=False)
+    for task in experiments.TASKS.values():
+        console.print(_experiment(task))
+    return 0
+
+
+def _experiment(task: experiments.Task) -> Table:
+    """One task with the paper's models, their sizes and figures."""
+    length = f"{task.protocol:,} {task.unit}s, {task.seeds} seeds"
+    title = f"\n[bold]{task.name}[/]  {task.title}: {length}"
+    table = Table(title=title, title_justify="left", title_style="", box=None, pad_edge=False)
+    table.add_column("model", min_width=16, no_wrap=True)
+    for name in ("hidden", task.metric.replace("_", " "), "power"):
+        table.add_column(name, justify="right", min_width=14, no_wrap=True)
+    for model, size in task.hidden_sizes.items():
+        theirs = (paper.figure(task.name, model, metric) for metric in (task.metric, "power"))
+        table.add_row(model, str(size), *(str(row or "-") for row in theirs))
+    return table
+
+
+def _tasks() -> dict[str, object]:
+    return {
+        task.name: {
+            "title": task.title,
+            "unit": task.unit,
+            "metric": task.metric,
+            "protocol": task.protocol,
+            "seeds": task.seeds,
+            "hidden_sizes": dict(task.hidden_sizes),
+            "paper": [row._asdict() for row in paper.figures() if row.task == task.name],
+        }
+        for task in experiments.TASKS.values()
+    }
+
+
+def _list_runs(root: Path, as_json: bool) -> int:
+    problems: list[str] = []
+    results = load_results(root, problems)
+    status = {run.path: run.status for run in find(root)}
+    if as_json:
+        content = [
+            {"path": str(r.path), "status": status.get(r.path, "exported"), **r.summary}
+            for r in results
+        ]
+        print(json.dumps({"runs": content, "problems": problems}))
+        return 0
+    table = Table(box=None, pad_edge=False)
+    for name in ("run", "status", "done", "proficiency", "power"):
+        table.add_column(name, justify="left" if name in ("run", "status") else "right")
+    for result in results:
+        summary = result.summary
+        table.add_row(
+            str(result.path),
+            status.get(result.path, "exported"),
+            f"{summary['done']:,}/{summary['protocol']:,}",
+            figure(summary["proficiency"], summary["metric"]),
+            figure(summary["power"], "power"),
+        )
+    console = Console()
+    console.print(table)
+    for problem in problems:
+        console.print(problem, style="red", highlight=False)
+    if not results and not problems:
+        print(f"no runs below {root}")
+    return 0

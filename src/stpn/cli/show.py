@@ -1,0 +1,78 @@
+"""`stpn show RUN`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+
+from stpn.cli._format import duration, figure
+from stpn.cli._results import comparison, shortfall
+from stpn.runs import Run, result_of, thin
+
+
+@dataclass(frozen=True)
+class Show:
+    """What a run is, how far it got, its figures beside the paper's."""
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """Directory of the run."""
+    json: bool = False
+    """Print JSON: status, configuration, summary, last row."""
+
+
+def run(arguments: list[str]) -> int:
+    options = tyro.cli(Show, args=arguments, prog="stpn show")
+    found = Run.open(options.run)
+    result, rows, status = result_of(found), found.metrics(), found.status
+    if options.json:
+        content = {"status": status, "config": found.config, "summary": result.summary}
+        print(json.dumps({**content, "last": rows[-1] if rows else None}))
+        return 0
+    console = Console()
+    console.print(f"{found.path}: {status}", highlight=False)
+    console.print(comparison(result.summary))
+    if status != "finished":
+        console.print("(from the last row of its metrics, not a final figure)")
+    note = shortfall(result.summary)
+    if note:
+        console.print(note, highlight=False)
+    if rows:
+        console.print(_curve(rows, result.summary), highlight=False)
+    settings = ", ".join(f"{key}={value}" for key, value in found.config.items())
+    console.print(f"settings: {settings}", highlight=False)
+    if found.tensorboard.exists():
+        console.print(f"curves: tensorboard --logdir {found.tensorboard}", highlight=False)
+    else:
+        console.print(
+            "no TensorBoard events (pip install 'stpn-torch[tensorboard]' for them)",
+            highlight=False,
+            markup=False,
+        )
+    if status in ("stopped", "new"):
+        print(f"go on with:\n  stpn resume {found.path}")
+    return 0
+
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+WIDTH = 60
+
+
+def _curve(rows: list[dict[str, Any]], summary: dict[str, Any]) -> str:
+    """Proficiency over training in one line of characters."""
+    values = [row["proficiency"] for row in rows if row.get("proficiency") is not None]
+    if not values:
+        return ""
+    shown = [values[i] for i in thin(len(values), WIDTH)]
+    low, high = min(shown), max(shown)
+    scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
+    line = "".join(BLOCKS[round((value - low) * scale)] for value in shown)
+    name = summary["metric"].replace("test_", "validation ").replace("_", " ")
+    return (
+        f"{name} {figure(low, name)} {line} {figure(high, name)}, last {figure(values[-1], name)} "
+        f"({len(rows)} rows, {duration(rows[-1].get('seconds'))})"
+    )

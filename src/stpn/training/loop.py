@@ -1,0 +1,198 @@
+"""The one training loop: drives any `Trainer`, keeps its run on disk, tells reporters.
+
+After every update it asks: is a row due, should I save, did someone ask me to stop? It never saves
+a broken network, and whatever ends it, the last checkpoint is whole.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+
+from stpn.errors import CheckpointError, NonFinite, RunError
+from stpn.runs import Run, json_safe
+from stpn.training import checkpoint, finite
+from stpn.training.trainer import Row, Trainer
+
+PROGRESS_SECONDS = 0.1
+
+
+class Reporter:
+    """Told what happens, nothing to do with how: override what you care about."""
+
+    def started(self, run: Run, trainer: Trainer) -> None:
+        """The first update is next; `trainer.done` is not 0 if the run is resumed."""
+
+    def progressed(self, trainer: Trainer) -> None:
+        """Some updates have been done; called at most ten times a second."""
+
+    def measured(self, row: Row) -> None:
+        """A row was added to the metrics."""
+
+    def evaluating(self, trainer: Trainer) -> None:
+        """Training is over, the final figures are next."""
+
+    def ended(self) -> None:
+        """Nothing more will come, whatever the reason."""
+
+
+class Several(Reporter):
+    """One reporter that passes everything on to several."""
+
+    def __init__(self, *reporters: Reporter) -> None:
+        self._reporters = reporters
+
+    def started(self, run: Run, trainer: Trainer) -> None:
+        for reporter in self._reporters:
+            reporter.started(run, trainer)
+
+    def progressed(self, trainer: Trainer) -> None:
+        for reporter in self._reporters:
+            reporter.progressed(trainer)
+
+    def measured(self, row: Row) -> None:
+        for reporter in self._reporters:
+            reporter.measured(row)
+
+    def evaluating(self, trainer: Trainer) -> None:
+        for reporter in self._reporters:
+            reporter.evaluating(trainer)
+
+    def ended(self) -> None:
+        for reporter in self._reporters:
+            reporter.ended()
+
+
+class Stop:
+    """Set by Ctrl-C, SIGTERM or a caller; the loop looks at it between two updates."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self.at_once = False  # a signal interrupts, it need not wait for the loop
+        self.signal: int | None = None
+
+    def request(self) -> None:
+        self.requested = True
+
+    @contextmanager
+    def on_signals(self) -> Iterator[Stop]:
+        """First Ctrl-C: finish the update and save. Second: stop here, without saving."""
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            self.signal = number
+            if self.requested or self.at_once:
+                raise KeyboardInterrupt
+            self.request()
+
+        if threading.current_thread() is not threading.main_thread():
+            yield self  # only the main thread may install handlers
+            return
+        handled = (signal.SIGINT, signal.SIGTERM)
+        previous = {number: signal.signal(number, handle) for number in handled}
+        try:
+            yield self
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+
+class Loop:
+    """Training of one run by one process that holds the run's lock."""
+
+    def __init__(self, run: Run, trainer: Trainer, reporter: Reporter, stop: Stop) -> None:
+        self.run, self.trainer, self.reporter, self.stop = run, trainer, reporter, stop
+        self.rows = 0
+        self.seconds = 0.0  # of training, over all resumptions
+        self.saved_at: int | None = None  # `done` of the last checkpoint
+
+    def restore(self) -> None:
+        """Take up the run's checkpoint, if it got that far, and forget what came after it."""
+        if self.run.checkpoint.exists():
+            state = checkpoint.read(self.run.checkpoint)
+            self._check_identity(state)
+            try:
+                self.trainer.load_state_dict(state["trainer"])
+                torch.set_rng_state(state["torch_rng"])
+                self.rows, self.seconds = state["rows"], state["seconds"]
+            except (KeyError, TypeError, IndexError, RuntimeError) as error:
+                raise CheckpointError(
+                    f"{self.run.checkpoint} does not fit {type(self.trainer).__name__}: {error!r}"
+                ) from error
+            self.saved_at = self.trainer.done
+        self.run.truncate(self.rows)
+
+    def save(self) -> None:
+        when = f"{self.trainer.config.unit} {self.trainer.done}"
+        finite.check_parameters(self.trainer.model, when)
+        state = {
+            "trainer": self.trainer.state_dict(),
+            "torch_rng": torch.get_rng_state(),
+            "rows": self.rows,
+            "seconds": self.seconds,
+            "config": self.trainer.config.to_dict(),
+        }
+        checkpoint.write(self.run.checkpoint, state)
+        self.saved_at = self.trainer.done
+
+    def train(self) -> bool:
+        """Work until all is done (True) or a stop is requested (False); saved in either case."""
+        try:
+            return self._train()
+        except NonFinite as error:
+            raise NonFinite(f"{error}. {self._kept()}") from error
+        except RunError as error:
+            raise RunError(f"{error}. {self._kept()}") from error
+
+    def _train(self) -> bool:
+        trainer, interval = self.trainer, self.trainer.config.checkpoint_seconds
+        if self.saved_at is None:
+            self.save()  # finds out now, not in an hour, whether the disk can be written
+        last_save = last_report = clock = time.perf_counter()
+        while trainer.done < trainer.total and not self.stop.requested:
+            row = trainer.advance()
+            now = time.perf_counter()
+            self.seconds, clock = self.seconds + now - clock, now
+            if row is not None:
+                self._measured(row)
+            if now - last_report >= PROGRESS_SECONDS:
+                self.reporter.progressed(trainer)
+                last_report = now
+            if now - last_save >= interval:
+                self.save()
+                last_save = time.perf_counter()
+        self.save()
+        self.reporter.progressed(trainer)
+        return trainer.done >= trainer.total
+
+    def _measured(self, row: Row) -> None:
+        row = {**json_safe(row), "seconds": round(self.seconds, 3)}
+        self.run.append(row)
+        self.rows += 1
+        self.reporter.measured(row)
+
+    def _kept(self) -> str:
+        if self.saved_at is None:
+            return "There is no checkpoint of this run"
+        unit = self.trainer.config.unit
+        return f"The checkpoint of {unit} {self.saved_at} is kept in {self.run.path}"
+
+    def _check_identity(self, state: dict[str, Any]) -> None:
+        """A checkpoint that was copied here from another run must not be taken for this one's."""
+        ours = self.trainer.config
+        theirs = state.get("config")
+        if not isinstance(theirs, dict):
+            raise CheckpointError(f"{self.run.checkpoint} does not say which run it belongs to")
+        may_differ = {ours.total_field, "checkpoint_seconds", "threads", "backend"}
+        for name, value in ours.to_dict().items():
+            if name not in may_differ and theirs.get(name) != value:
+                raise CheckpointError(
+                    f"{self.run.checkpoint} belongs to another run: "
+                    f"its {name} is {theirs.get(name)!r}, here it is {value!r}"
+                )

@@ -1,0 +1,45 @@
+"""Any optimizer of torch.optim by name, in its fastest form."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from stpn.errors import ConfigError
+from stpn.experiments import unknown
+
+# need a closure, or gradients of another kind
+_UNSUITABLE = ("LBFGS", "SparseAdam", "Optimizer")
+
+
+def names() -> list[str]:
+    """Optimizers that a run can use."""
+    classes = inspect.getmembers(torch.optim, inspect.isclass)
+    return [
+        name
+        for name, cls in classes
+        if issubclass(cls, torch.optim.Optimizer) and name not in _UNSUITABLE
+    ]
+
+
+def build(
+    name: str, parameters: Iterable[nn.Parameter], *, lr: float, **options: Any
+) -> torch.optim.Optimizer:
+    """The optimizer, its update fused into one kernel where torch has one."""
+    if name not in names():
+        raise ConfigError(unknown("optimizer", name, dict.fromkeys(names())))
+    cls = getattr(torch.optim, name)
+    accepted = inspect.signature(cls).parameters
+    for option in options:
+        if option not in accepted:
+            raise ConfigError(f"the optimizer {name} has no option {option!r}")
+    if "fused" in accepted:
+        options.setdefault("fused", True)
+    try:
+        return cls(parameters, lr=lr, **options)
+    except ValueError as error:
+        raise ConfigError(f"the optimizer {name} refuses its settings: {error}") from error

@@ -1,0 +1,170 @@
+"""Start a run, go on with one, measure one: what the commands, sweeps and clusters call."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stpn import experiments
+from stpn.config import RunConfig, from_dict
+from stpn.errors import ConfigError, RunError
+from stpn.runs import Run, json_safe, paper_figures
+from stpn.training import checkpoint, provenance
+from stpn.training.loop import Loop, Reporter, Stop
+from stpn.training.trainer import Evaluation, Trainer
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a session ended; errors are raised, not returned."""
+
+    run: Run
+    finished: bool  # False: stopped on request, saved, can be resumed
+    summary: dict[str, Any] | None
+
+
+def start(
+    config: RunConfig,
+    root: str | Path = "runs",
+    *,
+    reporter: Reporter | None = None,
+    stop: Stop | None = None,
+) -> Outcome:
+    """Train a new run in `root/<task>/<model>/seed<N>`; an existing one there is never touched."""
+    run = Run(Path(root) / config.directory)
+    _refuse_existing(run)
+    with _threads(config) as config, _built(config) as trainer, run.lock():
+        _refuse_existing(run)
+        run = Run.create(run.path, trainer.config.to_dict())
+        return _work(Loop(run, trainer, reporter or Reporter(), stop or Stop()))
+
+
+def resume(
+    path: str | Path,
+    *,
+    total: int | None = None,
+    reporter: Reporter | None = None,
+    stop: Stop | None = None,
+) -> Outcome:
+    """Go on with a run; it ends as if it had never been stopped.
+
+    `total` gives it a new length, also after it has finished.
+    """
+    run = Run.open(path)
+    config = from_dict(run.config)
+    if total is not None:
+        config = dataclasses.replace(config, **{config.total_field: total})
+        config.check()
+    elif run.summary is not None:
+        return Outcome(run, finished=True, summary=run.summary)
+    with run.lock(), _threads(config) as config, _built(config) as trainer:
+        loop = Loop(run, trainer, reporter or Reporter(), stop or Stop())
+        loop.restore()
+        if trainer.done > trainer.total:
+            raise ConfigError(
+                f"{run.path} has already done {trainer.done} {config.unit}s, more than {total}"
+            )
+        if config.to_dict() != run.config:
+            run.rewrite_config(config.to_dict())
+        return _work(loop)
+
+
+def evaluate(path: str | Path) -> tuple[Trainer, Evaluation]:
+    """Measure a run's network as it is in its checkpoint; the run is left as it was."""
+    with restored(path) as trainer:
+        return trainer, trainer.evaluate()
+
+
+@contextmanager
+def restored(path: str | Path) -> Iterator[Trainer]:
+    """The trainer of a run with its network as saved, to look at, measure or use."""
+    run = Run.open(path)
+    with _threads(from_dict(run.config)) as config, _built(config) as trainer:
+        trainer.load_state_dict(checkpoint.read(run.checkpoint)["trainer"])
+        yield trainer
+
+
+def _refuse_existing(run: Run) -> None:
+    if not (run.path / "config.json").exists():
+        return
+    if run.status == "finished":
+        hint = f"it is finished; `stpn show {run.path}`, or another --seed or --out"
+    elif run.status == "running":
+        hint = "a process trains there right now"
+    else:
+        hint = f"it can go on: `stpn resume {run.path}`"
+    raise RunError(f"{run.path} already holds a run, nothing was changed ({hint})")
+
+
+def _work(loop: Loop) -> Outcome:
+    run, trainer, reporter = loop.run, loop.trainer, loop.reporter
+    with loop.stop.on_signals():
+        reporter.started(run, trainer)
+        try:
+            if not loop.train():
+                return Outcome(run, finished=False, summary=None)
+            reporter.evaluating(trainer)
+            loop.stop.at_once = True  # the checkpoint is written, nothing is lost by stopping here
+            summary = summarise(trainer, trainer.evaluate(), seconds=loop.seconds)
+            run.write_summary(json_safe(summary))
+        except KeyboardInterrupt:
+            return Outcome(run, finished=False, summary=None)
+        finally:
+            reporter.ended()
+    return Outcome(run, finished=True, summary=summary)
+
+
+def summarise(trainer: Trainer, figures: Evaluation, *, seconds: float) -> dict[str, Any]:
+    """The content of summary.json."""
+    config = trainer.config
+    task = experiments.get(config.task)
+    return {
+        "task": config.task,
+        "model": config.model,
+        "seed": config.seed,
+        "metric": task.metric,
+        "proficiency": figures.proficiency,
+        "power": figures.power,
+        "power_per_step": figures.power_per_step,
+        "done": trainer.done,
+        "protocol": task.protocol,
+        "unit": task.unit,
+        "finished": trainer.done >= trainer.total,
+        "paper": paper_figures(task, config.model),
+        "seconds": round(seconds, 3),
+        "parameters": sum(p.numel() for p in trainer.model.parameters() if p.requires_grad),
+        **figures.extras,
+        "versions": provenance.versions(),
+        "machine": provenance.machine(),
+        "commit": provenance.commit(),
+    }
+
+
+@contextmanager
+def _threads(config: RunConfig) -> Iterator[RunConfig]:
+    """Run with the config's number of threads, or fix the present one as the config's."""
+    before = torch.get_num_threads()
+    if config.threads is None:
+        config = dataclasses.replace(config, threads=before)
+    torch.set_num_threads(config.threads or before)
+    try:
+        yield config
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _built(config: RunConfig) -> Iterator[Trainer]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        trainer = experiments.get(config.task).build_trainer(config)
+        try:
+            yield trainer
+        finally:
+            trainer.close()
