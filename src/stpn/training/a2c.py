@@ -1,0 +1,96 @@
+"""Advantage actor-critic: act for one rollout, take one gradient step on it, forget it.
+
+With a rollout as long as an episode and an environment that terminates, returns reach to the end of
+the episode and nothing is bootstrapped (the maze). With shorter ones the core's state is carried
+over, reset inside the rollout where an episode begins, and the value of the last state stands for
+what comes after it (Pong).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from stpn.training.agent import Agent, State
+from stpn.training.finite import check_loss
+from stpn.training.gradients import Gradients
+from stpn.training.returns import discounted_returns
+from stpn.training.rollout import Rollout
+
+
+class A2CSettings(Protocol):
+    """What the algorithm reads from a configuration."""
+
+    discount: float
+    value_weight: float
+    entropy: float
+    concentration: float
+
+
+class A2C:
+    """One update per rollout."""
+
+    def __init__(self, agent: Agent, gradients: Gradients, settings: A2CSettings) -> None:
+        self.agent = agent
+        self.gradients = gradients
+        self.settings = settings
+
+    def learn(self, rollout: Rollout, generator: torch.Generator, when: str) -> dict[str, float]:
+        """One gradient step. `generator` is not needed here; PPO shuffles with it."""
+        terms = self.terms(rollout)
+        settings = self.settings
+        loss = (
+            terms["policy_loss"]
+            + settings.value_weight * terms["value_loss"]
+            - settings.entropy * terms["entropy"]
+        )
+        if settings.concentration:
+            loss = loss + settings.concentration * terms["concentration"]
+        numbers = {"loss": check_loss(loss, self.agent, when)}
+        self.gradients.step(loss, when)
+        numbers |= {name: term.item() for name, term in terms.items()}
+        return numbers
+
+    def terms(self, rollout: Rollout) -> dict[str, Tensor]:
+        """The parts of the loss, each a mean over all steps of all environments."""
+        policy = self.agent.policy
+        returns = torch.from_numpy(
+            discounted_returns(
+                rollout.rewards, rollout.ended, rollout.bootstrap, discount=self.settings.discount
+            )
+        )  # (B, T)
+        parameters, values, _ = self.agent(rollout.observations, *starting_point(rollout))
+        error = returns - values
+        log_prob = policy.log_prob(parameters, rollout.actions)
+        mean = Mean(rollout)
+        terms = {
+            "policy_loss": mean(-log_prob * error.detach()),
+            "value_loss": mean(error.square()),
+            "entropy": mean(policy.entropy(parameters)),
+        }
+        if self.settings.concentration:
+            terms["concentration"] = mean(policy.concentration(parameters))
+        return terms
+
+
+class Mean:
+    """Mean over the steps of a rollout that are experience."""
+
+    def __init__(self, rollout: Rollout) -> None:
+        self._valid = None if rollout.valid.all() else torch.from_numpy(rollout.valid)
+
+    def __call__(self, numbers: Tensor) -> Tensor:  # (B, T) -> ()
+        return numbers.mean() if self._valid is None else numbers[self._valid].mean()
+
+
+def starting_point(rollout: Rollout) -> tuple[State | None, Tensor | None]:
+    """State and reset mask to replay the rollout with; None where there is nothing to carry or
+    reset, which the cores need not work for."""
+    state: State | None = rollout.states[0]
+    reset = rollout.reset
+    if reset[:, 0].all():
+        state, reset = None, reset.clone()
+        reset[:, 0] = False
+    return state, reset if reset.any() else None

@@ -1,0 +1,137 @@
+"""An agent: encoder, recurrent core, linear heads for policy and value.
+
+Two ways through the same weights: `step` acts, one time step with the state updated in place;
+`forward` learns, a whole rollout in one call of the core.
+
+Notation: B environments, T steps, P parameters of the policy.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from stpn._extras import need
+from stpn.nn.core import RecurrentCore
+from stpn.nn.state import rebuilt
+from stpn.training.policies import Policy, UnsupportedSpace
+
+State = tuple[Any, ...]  # one named tuple of tensors per layer
+
+
+class Vector(nn.Module):
+    """Numbers as they are, flattened."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.output_size = math.prod(shape)
+
+    def forward(self, observation: Tensor) -> Tensor:  # (N, *shape) -> (N, output_size)
+        return observation.reshape(len(observation), -1).float()
+
+
+class OneHot(nn.Module):
+    """One of n symbols."""
+
+    def __init__(self, n: int, start: int = 0) -> None:
+        super().__init__()
+        self.output_size = n
+        self._start = start
+
+    def forward(self, observation: Tensor) -> Tensor:  # (N,) -> (N, n)
+        return nn.functional.one_hot(observation - self._start, self.output_size).float()
+
+
+class Frames(nn.Module):
+    """The convolutions of Mnih et al. 2016: 16 of 8 x 8 / 4, then 32 of 4 x 4 / 2, with ReLU."""
+
+    def __init__(self, shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        channels, height, width = shape
+        self.layers = nn.Sequential(
+            nn.Conv2d(channels, 16, 8, stride=4),
+            nn.ReLU(),
+            nn.Conv2d(16, 32, 4, stride=2),
+            nn.ReLU(),
+            nn.Flatten(),
+        )
+        rows, columns = (((size - 8) // 4 + 1 - 4) // 2 + 1 for size in (height, width))
+        self.output_size = 32 * rows * columns  # 2592 for 84 x 84
+
+    def forward(self, observation: Tensor) -> Tensor:  # (N, C, H, W) bytes -> (N, output_size)
+        return self.layers(observation.float() / 255.0)
+
+
+def encoder_for(space: Any) -> Vector | OneHot | Frames:
+    """The encoder for one environment's observation space."""
+    spaces = need("gymnasium.spaces", extra="rl")
+    if isinstance(space, spaces.Discrete):
+        return OneHot(int(space.n), int(space.start))
+    if isinstance(space, spaces.Box):
+        shape = tuple(space.shape)
+        if space.dtype == np.uint8 and len(shape) == 3 and min(shape[1:]) >= 36:
+            return Frames((shape[0], shape[1], shape[2]))
+        return Vector(shape)
+    raise UnsupportedSpace(f"agents here see Box and Discrete observation spaces, not {space}")
+
+
+class Agent(nn.Module):
+    """`encoder`, then any core of the registry (batch first), then one linear layer for both heads:
+    the policy's P parameters and, in the last column, the value.
+    """
+
+    def __init__(self, encoder: nn.Module, core: RecurrentCore, policy: Policy) -> None:
+        super().__init__()
+        if not core.batch_first:
+            raise ValueError("an agent's core must be batch first")
+        self.encoder = encoder
+        self.core = core
+        self.heads = nn.Linear(core.hidden_size, policy.num_parameters + 1)
+        self.policy = policy
+
+    def step(
+        self, observation: Tensor, state: State | None = None, reset: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """One time step: (B, ...) -> heads (B, P + 1). Under no_grad `state` changes in place."""
+        y, state = self.core.step(self.encoder(observation), state, reset)
+        return self.heads(y), state
+
+    def forward(
+        self, observation: Tensor, state: State | None = None, reset: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, State]:
+        """A rollout: (B, T, ...) -> parameters (B, T, P), values (B, T), final state."""
+        batch, steps = observation.shape[:2]
+        encoded = self.encoder(observation.flatten(0, 1))  # (B * T, I)
+        y, state = self.core(encoded.view(batch, steps, -1), state, reset)
+        heads = self.heads(y)
+        return heads[..., :-1], heads[..., -1], state
+
+    @torch.no_grad()
+    def peek(self, observation: Tensor, state: State, index: Tensor) -> Tensor:
+        """Values (N,) of what environments `index` would see next, with `state` left as it is.
+
+        observation (N, ...) is of those environments only, state of all.
+        """
+        heads, _ = self.step(observation, select(state, index))
+        return heads[:, -1]
+
+
+def select(state: State, index: Tensor) -> State:
+    """A copy of the state of some sequences of the batch."""
+    return tuple(rebuilt(layer, (value[index] for value in layer)) for layer in state)
+
+
+def clone(state: State) -> State:
+    return tuple(layer.clone() for layer in state)
+
+
+def concatenate(states: list[State]) -> State:
+    """The states of several batches as one batch."""
+    return tuple(
+        rebuilt(layers[0], (torch.cat(values) for values in zip(*layers, strict=True)))
+        for layers in zip(*states, strict=True)
+    )

@@ -1,0 +1,162 @@
+"""Proximal policy optimisation for recurrent agents.
+
+A batch of B environments x T steps is cut into sequences of L steps. Each keeps the state that the
+core had at its first step while acting, so it is replayed as it was lived; episodes that begin
+inside a sequence are reset there by the mask. Several epochs go through all sequences in random
+order, a few sequences per gradient step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from stpn.nn.state import rebuilt
+from stpn.training.agent import Agent, State, concatenate
+from stpn.training.finite import check_loss
+from stpn.training.gradients import Gradients
+from stpn.training.returns import generalised_advantages
+from stpn.training.rollout import Rollout
+
+
+class PPOSettings(Protocol):
+    """What the algorithm reads from a configuration."""
+
+    discount: float
+    smoothing: float
+    value_weight: float
+    entropy: float
+    clip: float
+    epochs: int
+    minibatch: int
+
+
+class PPO:
+    """Several epochs of gradient steps per rollout."""
+
+    def __init__(self, agent: Agent, gradients: Gradients, settings: PPOSettings) -> None:
+        self.agent = agent
+        self.gradients = gradients
+        self.settings = settings
+
+    def learn(self, rollout: Rollout, generator: torch.Generator, when: str) -> dict[str, float]:
+        """All epochs, in an order that `generator` decides; means over the gradient steps."""
+        settings = self.settings
+        sequences = self.sequences(rollout)
+        parts = max(1, min(len(sequences), round(rollout.valid.size / settings.minibatch)))
+        sums: dict[str, float] = {}
+        for _ in range(settings.epochs):
+            order = torch.randperm(len(sequences), generator=generator)
+            for minibatch in sequences.shuffled(order).split(parts):
+                terms = self.terms(minibatch)
+                loss = (
+                    terms["policy_loss"]
+                    + settings.value_weight * terms["value_loss"]
+                    - settings.entropy * terms["entropy"]
+                )
+                terms["loss"] = loss
+                check_loss(loss, self.agent, when)
+                self.gradients.step(loss, when)
+                for name, term in terms.items():
+                    sums[name] = sums.get(name, 0.0) + term.item()
+        return {name: total / (settings.epochs * parts) for name, total in sums.items()}
+
+    def terms(self, batch: Sequences) -> dict[str, Tensor]:
+        """The parts of the loss, each a mean over the real steps of the sequences."""
+        policy, clip = self.agent.policy, self.settings.clip
+        parameters, values, _ = self.agent(batch.observations, batch.state, batch.reset)
+        # Products with the mask cost less than selections; padding is finite, so they are safe.
+        log_ratio = (policy.log_prob(parameters, batch.actions) - batch.log_probs) * batch.mask
+        ratio = log_ratio.exp()
+        gain = torch.minimum(
+            ratio * batch.advantages, ratio.clamp(1 - clip, 1 + clip) * batch.advantages
+        )
+        weight = batch.mask / batch.mask.sum().clamp(min=1)  # (S, L), sums to 1
+        return {
+            "policy_loss": -(gain * weight).sum(),
+            "value_loss": ((values - batch.returns).square() * weight).sum(),
+            "entropy": (policy.entropy(parameters) * weight).sum(),
+        }
+
+    @torch.no_grad()
+    def sequences(self, rollout: Rollout) -> Sequences:
+        """The rollout in pieces, advantages standardised over the batch."""
+        advantages = generalised_advantages(
+            rollout.rewards,
+            rollout.values,
+            rollout.ended,
+            rollout.bootstrap,
+            discount=self.settings.discount,
+            smoothing=self.settings.smoothing,
+        )
+        returns = advantages + rollout.values
+        real = advantages[rollout.valid]
+        advantages = (advantages - real.mean()) / (real.std() + 1e-8)
+
+        def cut(tensor: Tensor) -> Tensor:
+            return cut_into_sequences(tensor, rollout.chunk)
+
+        return Sequences(
+            observations=cut(rollout.observations),
+            actions=cut(rollout.actions),
+            log_probs=cut(self.agent.policy.log_prob(rollout.heads[..., :-1], rollout.actions)),
+            advantages=cut(torch.from_numpy(advantages)),
+            returns=cut(torch.from_numpy(returns)),
+            reset=cut(rollout.reset),
+            mask=cut(torch.from_numpy(rollout.valid).float()),
+            state=concatenate(rollout.states),
+        )
+
+
+@dataclass
+class Sequences:
+    """S pieces of a rollout, L steps each."""
+
+    observations: Tensor  # (S, L, ...)
+    actions: Tensor  # (S, L, ...)
+    log_probs: Tensor  # (S, L) of the actions when they were taken
+    advantages: Tensor  # (S, L)
+    returns: Tensor  # (S, L) targets of the value
+    reset: Tensor  # (S, L) bool
+    mask: Tensor  # (S, L) 1 for experience, 0 for padding and steps that only start an episode
+    state: State  # (S, ...) of the core before each sequence
+
+    def __len__(self) -> int:
+        return len(self.mask)
+
+    def shuffled(self, order: Tensor) -> Sequences:
+        """A copy in another order."""
+        return self._each(operator.itemgetter(order))
+
+    def split(self, parts: int) -> Iterator[Sequences]:
+        """Consecutive pieces of nearly equal length, as views."""
+        bounds = [round(i * len(self) / parts) for i in range(parts + 1)]
+        for piece in itertools.starmap(slice, itertools.pairwise(bounds)):
+            yield self._each(operator.itemgetter(piece))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Sequences:
+        names = (field.name for field in dataclasses.fields(self) if field.name != "state")
+        state = tuple(rebuilt(layer, map(change, layer)) for layer in self.state)
+        return Sequences(**{name: change(getattr(self, name)) for name in names}, state=state)
+
+
+def cut_into_sequences(tensor: Tensor, length: int) -> Tensor:
+    """(B, T, ...) -> (S, L, ...): all environments' first pieces, then all second ones, and so on.
+
+    That is the order of the states that acting kept. The last pieces are padded with zeros.
+    """
+    batch, steps = tensor.shape[:2]
+    pieces = -(-steps // length)
+    missing = pieces * length - steps
+    if missing:
+        tensor = functional.pad(tensor, [0, 0] * (tensor.dim() - 2) + [0, missing])
+    split = tensor.reshape(batch, pieces, length, *tensor.shape[2:])
+    return split.transpose(0, 1).flatten(0, 1)

@@ -1,0 +1,62 @@
+"""Returns and advantages of a rollout.
+
+A rollout is cut at each episode's end and at its own last step. What would have come after a cut is
+estimated by `bootstrap`: 0 where the episode *terminated* (nothing comes after), the value of the
+state that followed where it was *truncated* or merely goes on in the next rollout.
+
+Notation: B environments, T steps; all arrays (B, T).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.floating[Any]]
+
+
+def cuts(ended: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """The steps after which the rollout knows no more of the episode."""
+    cut = ended.copy()
+    cut[:, -1] = True
+    return cut
+
+
+def discounted_returns(
+    rewards: Array, ended: npt.NDArray[np.bool_], bootstrap: Array, *, discount: float
+) -> Array:
+    """R_t = r_t + discount * (R_{t+1}, or the bootstrap value at a cut)."""
+    cut = cuts(ended)
+    returns = np.empty_like(rewards)
+    following = bootstrap[:, -1]
+    for t in reversed(range(rewards.shape[1])):
+        following = np.where(cut[:, t], bootstrap[:, t], following)
+        following = rewards[:, t] + discount * following
+        returns[:, t] = following
+    return returns
+
+
+def generalised_advantages(
+    rewards: Array,
+    values: Array,
+    ended: npt.NDArray[np.bool_],
+    bootstrap: Array,
+    *,
+    discount: float,
+    smoothing: float,
+) -> Array:
+    """A_t = sum_k (discount * smoothing)^k delta_{t+k} up to the cut (GAE).
+
+    delta_t = r_t + discount * V_{t+1} - V_t, with the bootstrap value for V_{t+1} at a cut. With
+    smoothing 1 this is `discounted_returns - values`, with 0 the one-step error.
+    """
+    cut = cuts(ended)
+    next_values = np.concatenate([values[:, 1:], bootstrap[:, -1:]], axis=1)
+    np.copyto(next_values, bootstrap, where=cut)
+    advantages: Array = rewards + discount * next_values - values  # delta
+    keep = np.where(cut, 0, discount * smoothing).astype(rewards.dtype)
+    for t in reversed(range(rewards.shape[1] - 1)):
+        advantages[:, t] += keep[:, t] * advantages[:, t + 1]
+    return advantages

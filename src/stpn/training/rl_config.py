@@ -1,0 +1,180 @@
+"""The settings of reinforcement learning: what all agents share, and each task's own."""
+
+from __future__ import annotations
+
+import typing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from stpn.config import RunConfig, require
+from stpn.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentConfig(RunConfig):
+    """An agent that learns by A2C or PPO."""
+
+    algo: Literal["a2c", "ppo"] = "a2c"
+    """a2c: one gradient step per rollout; ppo: several epochs of clipped steps."""
+    agents: int = 64
+    """Environments played at once, all by the same network."""
+    rollout: int = 50
+    """Steps of each environment between two updates."""
+    discount: float = 0.99
+    """Discount of the reward per step."""
+    value_weight: float = 0.5
+    """Weight of the squared error of the value."""
+    entropy: float = 0.01
+    """Weight of the policy's entropy, a reward for staying undecided."""
+    concentration: float = 0.0
+    """Weight of sum(p^2), a penalty for being sure (A2C, discrete actions)."""
+    grad_norm: float | None = 40.0
+    """Longest gradient; a longer one is scaled down to it. None: no limit."""
+    eps: float = 1e-8
+    """The optimizer's epsilon."""
+    lr_decay: int | None = None
+    """Units until the learning rate has fallen linearly to 0. None: it stays."""
+    smoothing: float = 0.95
+    """PPO: lambda of generalised advantage estimation."""
+    clip: float = 0.2
+    """PPO: how far a probability may move within one batch."""
+    epochs: int = 10
+    """PPO: passes through a batch."""
+    minibatch: int = 64
+    """PPO: steps in a gradient step (whole sequences, so about as many)."""
+    sequence: int = 20
+    """PPO: length of the sequences that a batch is cut into; each keeps its starting state."""
+    eval_every: int = 10_000
+    """Units between two rows of metrics."""
+    eval_episodes: int = 10
+    """Episodes behind a row of metrics."""
+    final_episodes: int = 100
+    """Episodes behind the final figures."""
+    greedy: bool = True
+    """Measure with the most likely actions, not with sampled ones."""
+
+    def check(self) -> None:
+        super().check()
+        for name in ("agents", "rollout", "epochs", "minibatch", "sequence", "eval_every",
+                     "eval_episodes", "final_episodes"):  # fmt: skip
+            require(getattr(self, name) >= 1, name, ">= 1", getattr(self, name))
+        for name in ("discount", "smoothing"):
+            require(0 <= getattr(self, name) <= 1, name, "between 0 and 1", getattr(self, name))
+        for name in ("value_weight", "entropy", "concentration", "eps"):
+            require(getattr(self, name) >= 0, name, ">= 0", getattr(self, name))
+        require(self.clip > 0, "clip", "> 0", self.clip)
+        if self.grad_norm is not None:
+            require(self.grad_norm > 0, "grad_norm", "> 0", self.grad_norm)
+        if self.lr_decay is not None:
+            require(self.lr_decay >= 1, "lr_decay", ">= 1", self.lr_decay)
+        if self.algo == "ppo" and self.concentration:
+            raise ConfigError("concentration is a setting of a2c; ppo has entropy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MazeConfig(AgentConfig):
+    """Maze exploration: find a hidden cell, then find it again and again."""
+
+    protocol: Literal["fast", "paper"] = "fast"
+    """Whose defaults. fast: what learns soonest on a small machine; paper: 512 agents, learning
+    rate 1e-4, 50,000 iterations."""
+    iterations: int = 20_000
+    """Updates, one episode of every agent each."""
+    rollout: int = 200
+    """Steps of each agent between two updates; 200 is a whole episode."""
+    lr: float = 3e-4
+    """Learning rate."""
+    eps: float = 1e-4
+    """The optimizer's epsilon."""
+    discount: float = 0.9
+    """Discount of the reward per step."""
+    value_weight: float = 0.1
+    """Weight of the squared error of the value."""
+    entropy: float = 0.0
+    """Weight of the policy's entropy, a reward for staying undecided."""
+    concentration: float = 0.03
+    """Weight of sum(p^2), a penalty for being sure (A2C)."""
+    grad_norm: float | None = 4.0
+    """Longest gradient; a longer one is scaled down to it. None: no limit."""
+    eval_every: int = 100
+    """Iterations between two rows of metrics."""
+    eval_episodes: int = 512
+    """Episodes behind a row of metrics."""
+    final_episodes: int = 51_200
+    """Episodes behind the final figures."""
+    greedy: bool = False
+    """Measure with the most likely actions, not with sampled ones."""
+
+    total_field: typing.ClassVar[str] = "iterations"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PongConfig(AgentConfig):
+    """Atari Pong from single frames: speed must be remembered."""
+
+    steps: int = 100_000_000
+    """Steps of all environments together (four frames each)."""
+    lr: float = 7e-4
+    """Learning rate."""
+    lr_decay: int | None = 200_000_000
+    """Steps until the learning rate has fallen linearly to 0. None: it stays."""
+    eval_every: int = 200_000
+    """Steps between two rows of metrics."""
+    eval_episodes: int = 8
+    """Episodes behind a row of metrics."""
+    final_episodes: int = 32
+    """Episodes behind the final figures."""
+
+    total_field: typing.ClassVar[str] = "steps"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PendulumConfig(AgentConfig):
+    """MuJoCo's Inverted Pendulum: balance for 1000 steps."""
+
+    algo: Literal["a2c", "ppo"] = "ppo"
+    """a2c: one gradient step per rollout; ppo: several epochs of clipped steps."""
+    steps: int = 1_000_000
+    """Steps of the environment."""
+    agents: int = 1
+    """Environments played at once, all by the same network."""
+    rollout: int = 2048
+    """Steps of each environment between two updates."""
+    lr: float = 3e-4
+    """Learning rate."""
+    lr_decay: int | None = 4_000_000
+    """Steps until the learning rate has fallen linearly to 0. None: it stays."""
+    value_weight: float = 1.0
+    """Weight of the squared error of the value."""
+    eval_every: int = 20_000
+    """Steps between two rows of metrics."""
+
+    total_field: typing.ClassVar[str] = "steps"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GymConfig(AgentConfig):
+    """Any Gymnasium environment with Discrete or Box actions."""
+
+    env: str = "CartPole-v1"
+    """Name of the environment, as gymnasium.make knows it."""
+    algo: Literal["a2c", "ppo"] = "ppo"
+    """a2c: one gradient step per rollout; ppo: several epochs of clipped steps."""
+    steps: int = 200_000
+    """Steps of all environments together."""
+    agents: int = 8
+    """Environments played at once, all by the same network."""
+    rollout: int = 256
+    """Steps of each environment between two updates."""
+    lr: float = 3e-4
+    """Learning rate."""
+    minibatch: int = 256
+    """PPO: steps in a gradient step (whole sequences, so about as many)."""
+
+    total_field: typing.ClassVar[str] = "steps"
+
+    @property
+    def directory(self) -> Path:
+        """`gym/<environment>/<model>/seed<N>` below the root of all runs."""
+        return Path(self.task) / self.env.replace("/", "-") / self.model / f"seed{self.seed}"
