@@ -530,7 +530,8 @@ def last_step(y: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 def _autocast(like: Tensor) -> bool:
-    return torch.is_autocast_enabled(like.device.type)
+    kind = like.device.type
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
 
 
 def _compute_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -215,12 +215,14 @@ def _time_steps(
 ) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:
     """x_t (B, I), whether the step starts fresh (B,), whether it is inside the sequence (B,)."""
     for t in range(x.shape[1]):
-        x_t, active = x[:, t], None
+        x_t, fresh, active = x[:, t], None if reset is None else reset[:, t], None
         if lengths is not None:
+            # Padding may hold anything: a NaN in x would reach the gradient of W, a reset would
+            # empty the final state.
             active = lengths > t
-            # Padding may hold anything: without this a NaN there reaches the gradient of W.
             x_t = _masked(active, x_t)
-        yield x_t, None if reset is None else reset[:, t], active
+            fresh = None if fresh is None else fresh & active
+        yield x_t, fresh, active
 
 
 # `where`, not a product: what is masked may be NaN, in the state and in its gradient.
