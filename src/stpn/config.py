@@ -104,6 +104,19 @@ class RunConfig:
         if self.model in ("stpnf", "ustpnf") and self.plastic != "all":
             raise ConfigError(f"{self.model} has input synapses only: plastic must be 'all'")
 
+    def contradiction(self, other: Mapping[str, Any]) -> str | None:
+        """The first setting in which `other` would be another experiment, as a sentence.
+
+        A run may be lengthened, saved more often and computed elsewhere; nothing else may change.
+        A None here has not been decided yet and contradicts nothing.
+        """
+        may_differ = {self.total_field, "checkpoint_seconds", "threads", "backend"}
+        for name, value in self.to_dict().items():
+            undecided = name == "hidden_size" and value is None
+            if name not in may_differ and not undecided and other.get(name) != value:
+                return f"its {name} is {other.get(name)!r}, not {value!r}"
+        return None
+
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 

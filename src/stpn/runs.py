@@ -65,10 +65,15 @@ class Run:
         run = cls(path)
         with explain_os_errors(f"create the run directory {run.path}"):
             run.path.mkdir(parents=True, exist_ok=True)
-        if run._config.exists():
+        if run.exists:
             raise RunError(f"{run.path} already holds a run; nothing was changed")
         write_json(run._config, config)
         return run
+
+    @property
+    def exists(self) -> bool:
+        """Whether the directory holds a run."""
+        return self._config.exists()
 
     @cached_property
     def config(self) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, TypeVar
 
 from stpn.config import STPN_MODELS, STPN_SETTINGS, RunConfig

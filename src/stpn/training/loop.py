@@ -185,14 +185,9 @@ class Loop:
 
     def _check_identity(self, state: dict[str, Any]) -> None:
         """A checkpoint that was copied here from another run must not be taken for this one's."""
-        ours = self.trainer.config
         theirs = state.get("config")
         if not isinstance(theirs, dict):
             raise CheckpointError(f"{self.run.checkpoint} does not say which run it belongs to")
-        may_differ = {ours.total_field, "checkpoint_seconds", "threads", "backend"}
-        for name, value in ours.to_dict().items():
-            if name not in may_differ and theirs.get(name) != value:
-                raise CheckpointError(
-                    f"{self.run.checkpoint} belongs to another run: "
-                    f"its {name} is {theirs.get(name)!r}, here it is {value!r}"
-                )
+        difference = self.trainer.config.contradiction(theirs)
+        if difference:
+            raise CheckpointError(f"{self.run.checkpoint} belongs to another run: {difference}")

@@ -75,6 +75,29 @@ def resume(
         return _work(loop)
 
 
+def ensure(
+    config: RunConfig,
+    root: str | Path = "runs",
+    *,
+    reporter: Reporter | None = None,
+    stop: Stop | None = None,
+) -> Outcome:
+    """Bring the run of this configuration to its end, from wherever it is now.
+
+    Starts it, resumes it, lengthens a shorter one, or leaves a finished one alone; refuses to go on
+    with a run that has other settings.
+    """
+    run = Run(Path(root) / config.directory)
+    if not run.exists:
+        return start(config, root, reporter=reporter, stop=stop)
+    present = from_dict(Run.open(run.path).config)
+    difference = config.contradiction(present.to_dict())
+    if difference:
+        raise ConfigError(f"{run.path} holds a run with other settings: {difference}")
+    longer = config.total if config.total > present.total else None
+    return resume(run.path, total=longer, reporter=reporter, stop=stop)
+
+
 def evaluate(path: str | Path) -> tuple[Trainer, Evaluation]:
     """Measure a run's network as it is in its checkpoint; the run is left as it was."""
     with restored(path) as trainer:
@@ -91,7 +114,7 @@ def restored(path: str | Path) -> Iterator[Trainer]:
 
 
 def _refuse_existing(run: Run) -> None:
-    if not (run.path / "config.json").exists():
+    if not run.exists:
         return
     if run.status == "finished":
         hint = f"it is finished; `stpn show {run.path}`, or another --seed or --out"

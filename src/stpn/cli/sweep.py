@@ -1,0 +1,170 @@
+"""`stpn sweep TASK`: plan a grid, run it in worker processes, say what became of it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from stpn import experiments
+from stpn.cli import train
+from stpn.cli._format import figure
+from stpn.cli._progress import emit
+from stpn.config import RunConfig
+from stpn.errors import ConfigError
+from stpn.sweep import Event, Job, LocalExecutor, Result, plan
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Train a grid of models and seeds; finished runs are skipped, broken ones resumed.
+
+    All flags of `stpn train` apply too, to every run of the grid: --epochs 20 --lr 0.01.
+    """
+
+    tasks: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TASK...")]
+    """Tasks (`stpn list`)."""
+    models: tuple[str, ...] = ("all",)
+    """Models, or all: those that the paper trained on the task."""
+    seeds: int | None = None
+    """Number of seeds, from 0 on. None: as many as the paper used."""
+    jobs: int = 1
+    """Runs at the same time, one process each."""
+    out: Path = Path("runs")
+    """Root of the run directories."""
+    json: bool = False
+    """Print JSON, one object a line, and nothing else."""
+    dry_run: bool = False
+    """Only say what would be done."""
+
+
+def run(arguments: list[str]) -> int:
+    options, flags = tyro.cli(Sweep, args=arguments, prog="stpn sweep", return_unknown_args=True)
+    jobs = plan(grid(options, flags), options.out)
+    if options.dry_run:
+        for job in jobs:
+            print(f"{job.state:<9} {job.path}")
+        return 0
+    overview = _Overview(jobs, as_json=options.json)
+    with overview:
+        results = LocalExecutor(options.jobs).execute(jobs, overview.on_event)
+    return _conclude(results, as_json=options.json)
+
+
+def grid(options: Sweep, flags: list[str]) -> list[RunConfig]:
+    """The configurations, seed by seed: a sweep that is cut short has compared all models."""
+    if options.seeds is not None and options.seeds < 1:
+        raise ConfigError(f"seeds must be >= 1, not {options.seeds}")
+    for flag in ("--model", "--seed", "--config"):
+        if any(item == flag or item.startswith(f"{flag}=") for item in flags):
+            raise ConfigError(f"{flag} makes no sense for a grid; use --models and --seeds")
+    configs = []
+    for name in options.tasks:
+        task = experiments.get(name)
+        models = task.models if options.models == ("all",) else options.models
+        for seed in range(options.seeds or task.seeds):
+            for model in models:
+                common = ["--model", model, "--seed", str(seed), "--threads", "1"]
+                config, *_ = train.parse([name, *common, *flags])
+                configs.append(config)
+    return configs
+
+
+class _Overview:
+    """All of the sweep at a glance: live on a terminal, a line an event elsewhere, or JSON."""
+
+    def __init__(self, jobs: list[Job], *, as_json: bool) -> None:
+        self._json = as_json
+        self._console = Console(quiet=as_json)
+        self._jobs = jobs
+        self._done = sum(job.state == "finished" for job in jobs)
+        self._bars: dict[Job, Any] = {}
+        self._rows: dict[Job, dict[str, Any]] = {}
+        self._live = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[facts]}"),
+            TimeElapsedColumn(),
+            console=self._console,
+            disable=not self._console.is_terminal or as_json,
+        )
+
+    def __enter__(self) -> None:
+        skipped = f", {self._done} finished before" if self._done else ""
+        self._console.print(f"{len(self._jobs)} runs{skipped}", highlight=False)
+        if self._json:
+            emit("planned", runs=len(self._jobs), finished=self._done)
+        self._total = self._live.add_task("all runs", total=len(self._jobs), facts="")
+        self._live.update(self._total, completed=self._done)
+        self._live.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def on_event(self, event: Event) -> None:
+        job, content = event.job, event.content
+        if event.kind == "result":
+            self._ended(content["result"])
+            return
+        if self._json:
+            facts = {key: value for key, value in content.items() if key not in ("kind", "run")}
+            emit(event.kind, run=str(job.path), **facts)
+        if event.kind == "started":
+            total = content["total"]
+            self._bars[job] = self._live.add_task(job.name, total=total, facts="")
+            if not self._console.is_terminal:
+                self._console.print(f"{_clock()} started {job.name}", highlight=False)
+        elif event.kind == "row":
+            self._rows[job] = content
+        if job in self._bars and "progress" in content:
+            facts = _facts(self._rows.get(job), job)
+            self._live.update(self._bars[job], completed=content["progress"], facts=facts)
+
+    def _ended(self, result: Result) -> None:
+        job = result.job
+        if job in self._bars:
+            self._live.remove_task(self._bars.pop(job))
+        self._done += result.status == "finished"
+        self._live.update(self._total, completed=self._done)
+        if self._json:
+            emit("result", run=str(job.path), status=result.status, message=result.message)
+        else:
+            facts = result.message or _facts(self._rows.get(job), job)
+            style = "red" if result.status == "failed" else None
+            line = f"{_clock()} {result.status} {job.name}  {facts}"
+            self._live.console.print(line, style=style, highlight=False, markup=False)
+
+
+def _conclude(results: list[Result], *, as_json: bool) -> int:
+    counts = Counter(result.status for result in results)
+    failed = [result for result in results if result.status == "failed"]
+    if as_json:
+        emit("swept", **counts, failures=[str(result.job.path) for result in failed])
+    else:
+        print(", ".join(f"{count} {status}" for status, count in sorted(counts.items())))
+        for result in failed:
+            print(f"failed: {result.job.path}\n  {result.message}")
+        if counts["stopped"]:
+            print("the same command goes on where this one stopped")
+    if failed:
+        return 1
+    return 128 + signal.SIGINT if counts["stopped"] else 0
+
+
+def _facts(row: dict[str, Any] | None, job: Job) -> str:
+    if row is None:
+        return ""
+    metric = experiments.get(job.config.task).metric
+    proficiency, power = figure(row.get("proficiency"), metric), figure(row.get("power"), "power")
+    return f"{job.config.unit} {row['step']:,}  {proficiency}  power {power}"
+
+
+def _clock() -> str:
+    return time.strftime("%H:%M:%S")
