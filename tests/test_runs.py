@@ -54,7 +54,7 @@ def test_create_never_overwrites(tmp_path):
 
 
 def test_a_directory_without_config_is_no_run(tmp_path):
-    with pytest.raises(RunError, match="is not a run: it holds no config.json"):
+    with pytest.raises(RunError, match=r"is not a run: it holds no config.json"):
         Run.open(tmp_path)
 
 
@@ -144,13 +144,13 @@ def test_asking_whether_a_run_is_in_use_does_not_keep_others_out(tmp_path):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_an_unwritable_directory_is_said(tmp_path):
     tmp_path.chmod(0o555)
-    with pytest.raises(RunError, match="cannot create the run directory .*: Permission denied"):
+    with pytest.raises(RunError, match=r"cannot create the run directory .*: Permission denied"):
         Run.create(tmp_path / "run", CONFIG)
 
 
 def test_a_file_in_the_way_is_said(tmp_path):
     (tmp_path / "runs").write_text("")
-    with pytest.raises(RunError, match="cannot create the run directory .*: Not a directory"):
+    with pytest.raises(RunError, match=r"cannot create the run directory .*: Not a directory"):
         Run.create(tmp_path / "runs" / "art", CONFIG)
 
 

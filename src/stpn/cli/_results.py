@@ -13,21 +13,17 @@ from stpn.cli._format import duration, figure
 
 
 def print_summary(summary: Mapping[str, Any], path: Path | str) -> None:
-    console = Console()
-    console.print(comparison(summary))
-    note = shortfall(summary)
-    if note:
-        console.print(note, highlight=False)
+    print_figures(summary)
     print(f"run: {path}")
 
 
-def comparison(summary: Mapping[str, Any]) -> Table:
-    """Proficiency and power, ours and the paper's."""
-    title = (
+def print_figures(summary: Mapping[str, Any]) -> None:
+    """Proficiency and power, ours and the paper's; a shorter training than theirs is said."""
+    print(
         f"{summary['task']} · {summary['model']} · seed {summary['seed']} · "
         f"{summary['done']:,} {summary['unit']}s in {duration(summary.get('seconds'))}"
     )
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
     table.add_column("")
     table.add_column("here", justify="right")
     table.add_column("paper", justify="right")
@@ -36,12 +32,7 @@ def comparison(summary: Mapping[str, Any]) -> Table:
         mean_std = theirs.get(key)
         paper = "-" if mean_std is None else f"{mean_std[0]:g} ± {mean_std[1]:g}"
         table.add_row(name, figure(summary.get(key), name), paper)
-    return table
-
-
-def shortfall(summary: Mapping[str, Any]) -> str | None:
-    """A shorter training than the paper's is said, always."""
+    Console().print(table)
     done, protocol = summary["done"], summary["protocol"]
-    if done >= protocol:
-        return None
-    return f"(trained for {done:,} of the paper's {protocol:,} {summary['unit']}s)"
+    if done < protocol:
+        print(f"(trained for {done:,} of the paper's {protocol:,} {summary['unit']}s)")

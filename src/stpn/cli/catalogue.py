@@ -41,15 +41,17 @@ def run(arguments: list[str]) -> int:
     console.print(models)
     console.print("\nExperiments of the paper (stpn train TASK --model MODEL)", highlight=False)
     for task in experiments.TASKS.values():
+        if not task.hidden_sizes:
+            continue
+        length = f"{task.protocol:,} {task.unit}s, {task.seeds} seeds"
+        console.print(f"\n[bold]{task.name}[/]  {task.title}: {length}", highlight=False)
         console.print(_experiment(task))
     return 0
 
 
 def _experiment(task: experiments.Task) -> Table:
     """One task with the paper's models, their sizes and figures."""
-    length = f"{task.protocol:,} {task.unit}s, {task.seeds} seeds"
-    title = f"\n[bold]{task.name}[/]  {task.title}: {length}"
-    table = Table(title=title, title_justify="left", title_style="", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
     table.add_column("model", min_width=16, no_wrap=True)
     for name in ("hidden", task.metric.replace("_", " "), "power"):
         table.add_column(name, justify="right", min_width=14, no_wrap=True)

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-from rich.console import Console
 
 from stpn.cli._format import duration, figure
-from stpn.cli._results import comparison, shortfall
+from stpn.cli._results import print_figures
 from stpn.runs import Run, result_of, thin
 
 
@@ -33,26 +32,18 @@ def run(arguments: list[str]) -> int:
         content = {"status": status, "config": found.config, "summary": result.summary}
         print(json.dumps({**content, "last": rows[-1] if rows else None}))
         return 0
-    console = Console()
-    console.print(f"{found.path}: {status}", highlight=False)
-    console.print(comparison(result.summary))
+    print(f"{found.path}: {status}")
+    print_figures(result.summary)
     if status != "finished":
-        console.print("(from the last row of its metrics, not a final figure)")
-    note = shortfall(result.summary)
-    if note:
-        console.print(note, highlight=False)
+        print("(from the last row of its metrics, not a final figure)")
     if rows:
-        console.print(_curve(rows, result.summary), highlight=False)
+        print(_curve(rows, result.summary))
     settings = ", ".join(f"{key}={value}" for key, value in found.config.items())
-    console.print(f"settings: {settings}", highlight=False)
+    print(f"settings: {settings}")
     if found.tensorboard.exists():
-        console.print(f"curves: tensorboard --logdir {found.tensorboard}", highlight=False)
+        print(f"curves: tensorboard --logdir {found.tensorboard}")
     else:
-        console.print(
-            "no TensorBoard events (pip install 'stpn-torch[tensorboard]' for them)",
-            highlight=False,
-            markup=False,
-        )
+        print("no TensorBoard events (they need: pip install 'stpn-torch[tensorboard]')")
     if status in ("stopped", "new"):
         print(f"go on with:\n  stpn resume {found.path}")
     return 0
