@@ -53,9 +53,7 @@ class Bar(Reporter):
             expand=True,
             refresh_per_second=10,
         )
-        self._task = self._bar.add_task(
-            _name(trainer), total=trainer.total, completed=trainer.progress, facts="", start=True
-        )
+        self._task = self._bar.add_task(_name(trainer), total=trainer.total, facts="")
         self._bar.start()
 
     def progressed(self, trainer: Trainer) -> None:

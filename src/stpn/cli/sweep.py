@@ -114,8 +114,8 @@ class _Overview:
             self._ended(content["result"])
             return
         if self._json:
-            facts = {key: value for key, value in content.items() if key not in ("kind", "run")}
-            emit(event.kind, run=str(job.path), **facts)
+            rest = {key: value for key, value in content.items() if key not in ("kind", "run")}
+            emit(event.kind, run=str(job.path), **rest)
         if event.kind == "started":
             total = content["total"]
             self._bars[job] = self._live.add_task(job.name, total=total, facts="")
@@ -146,7 +146,7 @@ def _conclude(results: list[Result], *, as_json: bool) -> int:
     counts = Counter(result.status for result in results)
     failed = [result for result in results if result.status == "failed"]
     if as_json:
-        emit("swept", **counts, failures=[str(result.job.path) for result in failed])
+        emit("swept", counts=counts, failures=[str(result.job.path) for result in failed])
     else:
         print(", ".join(f"{count} {status}" for status, count in sorted(counts.items())))
         for result in failed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import torch
 from stpn import experiments
 from stpn.config import RunConfig, from_dict
 from stpn.errors import ConfigError, RunError
+from stpn.ops.backends import use_backend
 from stpn.runs import Run, json_safe, paper_figures
 from stpn.training import checkpoint, provenance
 from stpn.training.loop import Loop, Reporter, Stop
@@ -39,7 +40,7 @@ def start(
     """Train a new run in `root/<task>/<model>/seed<N>`; an existing one there is never touched."""
     run = Run(Path(root) / config.directory)
     _refuse_existing(run)
-    with _threads(config) as config, _built(config) as trainer, run.lock():
+    with _machine(config) as config, _built(config) as trainer, run.lock():
         _refuse_existing(run)
         run = Run.create(run.path, trainer.config.to_dict())
         return _work(Loop(run, trainer, reporter or Reporter(), stop or Stop()))
@@ -59,11 +60,10 @@ def resume(
     run = Run.open(path)
     config = from_dict(run.config)
     if total is not None:
-        config = dataclasses.replace(config, **{config.total_field: total})
-        config.check()
+        config = from_dict({**run.config, config.total_field: total})
     elif run.summary is not None:
         return Outcome(run, finished=True, summary=run.summary)
-    with run.lock(), _threads(config) as config, _built(config) as trainer:
+    with run.lock(), _machine(config) as config, _built(config) as trainer:
         loop = Loop(run, trainer, reporter or Reporter(), stop or Stop())
         loop.restore()
         if trainer.done > trainer.total:
@@ -108,7 +108,7 @@ def evaluate(path: str | Path) -> tuple[Trainer, Evaluation]:
 def restored(path: str | Path) -> Iterator[Trainer]:
     """The trainer of a run with its network as saved, to look at, measure or use."""
     run = Run.open(path)
-    with _threads(from_dict(run.config)) as config, _built(config) as trainer:
+    with _machine(from_dict(run.config)) as config, _built(config) as trainer:
         trainer.load_state_dict(checkpoint.read(run.checkpoint)["trainer"])
         yield trainer
 
@@ -170,16 +170,20 @@ def summarise(trainer: Trainer, figures: Evaluation, *, seconds: float) -> dict[
 
 
 @contextmanager
-def _threads(config: RunConfig) -> Iterator[RunConfig]:
-    """Run with the config's number of threads, or fix the present one as the config's."""
+def _machine(config: RunConfig) -> Iterator[RunConfig]:
+    """Compute as the config says: its threads (or fix the present number), its backend."""
     before = torch.get_num_threads()
     if config.threads is None:
         config = dataclasses.replace(config, threads=before)
-    torch.set_num_threads(config.threads or before)
-    try:
+    with ExitStack() as stack:
+        if config.backend != "auto":  # auto leaves the choice to the process
+            try:
+                stack.enter_context(use_backend(config.backend))
+            except ValueError as error:
+                raise ConfigError(str(error)) from error
+        torch.set_num_threads(config.threads or before)
+        stack.callback(torch.set_num_threads, before)
         yield config
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextmanager

@@ -56,8 +56,7 @@ class SupervisedTrainer(Trainer, Generic[Config]):
         self.network: nn.Module = model
         """What computes; a data-parallel wrapper of `model` may take its place."""
         self.optimizer = optim.build(config.optimizer, model.parameters(), lr=config.lr)
-        self.updates = 0
-        self.done = 0
+        self.updates = self.samples = self.done = 0
         self.loss = float("nan")
         self._loss_sum, self._loss_count = 0.0, 0  # since the last row
 
@@ -81,6 +80,7 @@ class SupervisedTrainer(Trainer, Generic[Config]):
         loss.backward()
         self.optimizer.step()
         self.updates += 1
+        self.samples += len(x)
         self._loss_sum += self.loss
         self._loss_count += 1
         return self.after_update()
@@ -93,7 +93,6 @@ class SupervisedTrainer(Trainer, Generic[Config]):
             "proficiency": figures.proficiency,
             "power": figures.power,
             "loss": loss,
-            **figures.extras,
         }
 
     def state_dict(self) -> State:
@@ -101,6 +100,7 @@ class SupervisedTrainer(Trainer, Generic[Config]):
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "updates": self.updates,
+            "samples": self.samples,
             "done": self.done,
             "loss_sum": self._loss_sum,
             "loss_count": self._loss_count,
@@ -109,7 +109,9 @@ class SupervisedTrainer(Trainer, Generic[Config]):
     def load_state_dict(self, state: State) -> None:
         checkpoint.load_module(self.model, state["model"])
         checkpoint.load_optimizer(self.optimizer, state["optimizer"])
-        self.updates, self.done = state["updates"], state["done"]
+        self.updates, self.samples, self.done = (
+            state[name] for name in ("updates", "samples", "done")
+        )
         self._loss_sum, self._loss_count = state["loss_sum"], state["loss_count"]
 
     def _when(self) -> str:
@@ -142,11 +144,6 @@ class ArtTrainer(SupervisedTrainer[ArtConfig]):
     @property
     def progress(self) -> float:
         return self.updates / self._updates_per_epoch
-
-    @property
-    def samples(self) -> int:
-        within = self.updates - self.done * self._updates_per_epoch
-        return self.done * self.config.train_size + within * self.config.batch_size
 
     def batch(self) -> tuple[Tensor, Tensor]:
         if self._shuffled_epoch != self.done:
@@ -200,10 +197,6 @@ class FamiliarityTrainer(SupervisedTrainer[FamiliarityConfig]):
         super().__init__(config, SequenceModel(core, 1, last_only=False))
         if config.mode == "dataset":
             self._fixed = self._draw("train")
-
-    @property
-    def samples(self) -> int:
-        return self.updates
 
     def batch(self) -> tuple[Tensor, Tensor]:
         if self.config.mode == "dataset":
