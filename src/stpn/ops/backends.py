@@ -1,5 +1,154 @@
-"""Which implementation of the recurrences runs."""
+"""Which implementation of a recurrence runs, and why.
 
-from stpn.ops.reference import stpn, stpn_lstm, stpn_step_
+Two backends: `native` (fused C++ kernels) and `reference` (plain PyTorch, the specification). By
+default each call runs on the native kernels if they can do what it asks, else on the specification,
+which is said once per reason. `use_backend` and the environment variable STPN_BACKEND choose.
+"""
 
-__all__ = ["stpn", "stpn_lstm", "stpn_step_"]
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stpn.ops import reference, reference_rivals
+from stpn.ops.reference import STPNOptions
+
+_logger = logging.getLogger("stpn")
+
+try:
+    from stpn.ops import native
+
+    _native_problem = ""
+except ImportError as error:
+    native = None  # type: ignore[assignment]
+    _native_problem = f"the compiled module is missing ({error}); a C++ compiler was needed at install"
+
+NAMES = ("auto", "native", "reference")
+_chosen = "auto"
+_said: set[str] = set()
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One implementation: its name, whether it runs here, and why not, or what it runs on."""
+
+    name: str
+    usable: bool
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {'usable' if self.usable else 'not usable'} ({self.detail})"
+
+
+def backends() -> tuple[Backend, ...]:
+    """All backends, the preferred one first."""
+    if native is None:
+        compiled = Backend("native", False, _native_problem)
+    else:
+        module = native._native
+        sets = ", ".join(module.instruction_sets())
+        detail = f"instruction set {module.instruction_set()} of {sets}; CPU, float32 and float64"
+        compiled = Backend("native", True, detail)
+    return compiled, Backend("reference", True, "plain PyTorch, any device and option")
+
+
+class use_backend:
+    """Choose the backend for all later calls, or for a `with` block.
+
+        stpn.use_backend("reference")
+        with stpn.use_backend("native"): ...
+
+    "auto" is the default. With "native" a call that the kernels cannot run is an error.
+    """
+
+    def __init__(self, name: str) -> None:
+        global _chosen
+        if name not in NAMES:
+            raise ValueError(f"backend: expected one of {', '.join(NAMES)}, got {name!r}")
+        if name == "native" and native is None:
+            raise ValueError(f"backend: 'native' is not usable: {_native_problem}")
+        self._before = _chosen
+        _chosen = name
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *exception: object) -> None:
+        global _chosen
+        _chosen = self._before
+
+
+def _start() -> None:
+    wanted = os.environ.get("STPN_BACKEND", "auto")
+    if wanted not in NAMES:
+        raise ValueError(f"STPN_BACKEND: expected one of {', '.join(NAMES)}, got {wanted!r}")
+    if native is None and wanted != "reference":
+        warnings.warn(
+            f"stpn runs on plain PyTorch, which is slow: {_native_problem}", stacklevel=2
+        )
+    elif wanted != "auto":
+        use_backend(wanted)
+
+
+_start()
+
+
+def _runs_native(reason: str, *tensors: Tensor | None) -> bool:
+    """Whether this call runs on the kernels; `reason` says why its options cannot."""
+    if _chosen == "reference" or native is None:
+        return False
+    for tensor in tensors:
+        if tensor is not None and not reason:
+            if tensor.device.type != "cpu":
+                reason = f"the kernels run on the CPU, not on {tensor.device.type}"
+            elif tensor.dtype not in (torch.float32, torch.float64):
+                reason = f"the kernels compute in float32 and float64, not in {tensor.dtype}"
+    if not reason:
+        return True
+    if _chosen == "native":
+        raise ValueError(f"backend 'native' cannot run this: {reason}")
+    if not torch.compiler.is_compiling() and reason not in _said:
+        _said.add(reason)
+        _logger.warning("this runs on plain PyTorch, not on the native kernels: %s", reason)
+    return False
+
+
+def _unsupported(options: STPNOptions, norm_scale: Tensor | None) -> str:
+    if options.norm_over != "neuron" and options.norm is not None:
+        return "norm_over='layer' has no kernel"
+    if norm_scale is not None:
+        return "norm_scale=True has no kernel"
+    if options.rule != "hebb":
+        return f"rule={options.rule!r} has no kernel"
+    if options.frozen:
+        return "frozen plasticity has no kernel"
+    return ""
+
+
+def stpn(*tensors: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+    """`reference.stpn` on the backend in use."""
+    reason = _unsupported(options["options"], options.get("norm_scale"))
+    if _runs_native(reason, tensors[0]):
+        return native.stpn(*tensors, **options)
+    return reference.stpn(*tensors, **options)
+
+
+def stpn_lstm(*tensors: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """`reference.stpn_lstm` on the backend in use."""
+    reason = _unsupported(options["options"], options.get("norm_scale"))
+    if _runs_native(reason, tensors[0]):
+        return native.stpn_lstm(*tensors, **options)
+    return reference.stpn_lstm(*tensors, **options)
+
+
+def stpn_step_(*tensors: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
+    """`reference.stpn_step_` on the backend in use."""
+    if _runs_native(_unsupported(options["options"], None), tensors[0]):
+        return native.stpn_step_(*tensors, **options)
+    return reference.stpn_step_(*tensors, **options)

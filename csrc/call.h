@@ -1,0 +1,64 @@
+// One call of a recurrence: sizes, options and pointers, as plain values.
+//
+// Pointers are addresses of float or double arrays (by `is_double`), 0 where an argument is absent:
+// an absent initial state is zero, an absent gradient is not wanted or zero. Sizes: B batch, T time
+// steps, I inputs, H hidden units, R rows of synapses, D synapses per row. Strides count elements;
+// the last dimension is contiguous.
+#pragma once
+
+#include <cstdint>
+
+namespace stpn {
+
+enum class CellKind : int64_t { kPlain, kLstm, kModPlast, kFastWeights };
+enum class Activation : int64_t { kTanh, kSigmoid, kRelu };
+
+struct Call {
+  int64_t cell = 0, norm = 0, activation = 0, recurrent = 0, is_double = 0, threads = 1;
+  double clamp = 0;  // infinite: none
+
+  int64_t B = 0, T = 0, I = 0, H = 0;
+
+  // Inputs.
+  int64_t x = 0, x_sb = 0, x_st = 0;  // (B, T, I); for ModPlast and Fast Weights p (B, T, H)
+  int64_t h0 = 0, c0 = 0, f0 = 0;     // (B, H), (B, H), (B, R, D)
+  int64_t weight = 0, bias = 0;       // (R, D), (R)
+  int64_t lambda = 0, lambda_sr = 0, lambda_sc = 0;  // strides of row and column, 0 where shared
+  int64_t gamma = 0, gamma_sr = 0, gamma_sc = 0;
+  int64_t reset = 0, reset_sb = 0, reset_st = 0;  // (B, T) bytes
+  int64_t lengths = 0;                            // (B) int64
+  int64_t power_weight = 0;                       // (D)
+  int64_t alpha = 0, mod_v = 0, mod_d = 0, eta = 0;   // ModPlast: (H, H), (H), (), ()
+  int64_t ln_weight = 0, ln_bias = 0;                 // Fast Weights: (H)
+  double decay = 0, rate = 0, ln_eps = 0;
+
+  // Forward results.
+  int64_t y = 0, y_sb = 0, y_st = 0;  // (B, T, H)
+  int64_t f_T = 0, c_T = 0;           // (B, R, D), (B, H)
+  int64_t power = 0;                  // (B, T)
+  int64_t saved = 0, saved_size = 0;  // (B, T, saved_size): what the backward pass needs of a step
+
+  // Gradients of the results, then of the inputs.
+  int64_t dy = 0, dy_sb = 0, dy_st = 0;
+  int64_t df_T = 0, dc_T = 0, dpower = 0;
+  int64_t dx = 0, dx_sb = 0, dx_st = 0;
+  int64_t dh0 = 0, dc0 = 0, df0 = 0;
+  int64_t dweight = 0, dbias = 0, dlambda = 0, dgamma = 0;
+  int64_t dalpha = 0, dmod_v = 0, dmod_d = 0, deta = 0, dln_weight = 0, dln_bias = 0;
+};
+
+// One instruction set's kernels.
+struct Kernels {
+  const char* name;
+  void (*forward)(const Call&);
+  void (*backward)(const Call&);
+};
+
+// Run body(context, thread, threads) on a team; returns when all are done.
+void run_team(int threads, void (*body)(void*, int, int), void* context);
+
+// Memory of the calling thread that later calls reuse; 64-byte aligned, contents arbitrary.
+// Slot 0: what a call shares with its team; slot 1: what a member of the team has to itself.
+void* scratch(int slot, uint64_t bytes);
+
+}  // namespace stpn

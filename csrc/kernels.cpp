@@ -1,0 +1,145 @@
+// Every kernel, for one instruction set: this file is compiled once for each.
+#include "recurrence.h"
+
+namespace stpn::STPN_ISA {
+
+namespace {
+
+template <class P, CellKind K> struct Job {
+  const Shared<P, K>& shared;
+  Gradients<P, K>* gradients;  // one per member, or null
+  int members;                 // as many as really ran
+};
+
+template <class P, CellKind K> void work(void* context, int member, int members) {
+  auto& job = *static_cast<Job<P, K>*>(context);
+  if (member == 0) job.members = members;
+  const idx B = job.shared.B, share = (B + members - 1) / members;
+  const idx from = share * member < B ? share * member : B, to = from + share < B ? from + share : B;
+  if (from >= to) return;
+  Member<P, K> m(job.shared, job.gradients ? job.gradients + member : nullptr);
+  if (job.gradients) m.backward(from, to);
+  else m.forward(from, to);
+}
+
+int team_size(const Call& c) {
+  const int64_t n = c.threads < c.B ? c.threads : c.B;
+  return n < 1 ? 1 : n > 256 ? 256 : int(n);
+}
+
+template <class P, CellKind K> void forward(const Call& c) {
+  const Shared<P, K> shared(c);
+  Job<P, K> job{shared, nullptr, 1};
+  run_team(team_size(c), work<P, K>, &job);
+}
+
+// Sum of one array over the members of the team, in their order: the result does not depend on timing.
+template <class T, class Get> void reduce(int members, int64_t to, idx rows, idx columns, idx stride, Get get) {
+  if (!to) return;
+  T* out = at<T>(to);
+  for (idx i = 0; i < rows; ++i)
+    for (idx j = 0; j < columns; ++j) {
+      T total = 0;
+      for (int m = 0; m < members; ++m) total += get(m)[i * stride + j];
+      out[i * columns + j] = total;
+    }
+}
+
+// The same for lambda and gamma, whose entries may be shared by a row or by all synapses.
+template <class T, class Get>
+void reduce_shared(int members, int64_t to, idx rows, idx columns, idx stride, int64_t sr, int64_t sc, Get get) {
+  if (!to) return;
+  if (sc) return reduce<T>(members, to, rows, columns, stride, get);
+  T* out = at<T>(to);
+  double total = 0;
+  for (idx i = 0; i < rows; ++i) {
+    for (int m = 0; m < members; ++m)
+      for (idx j = 0; j < columns; ++j) total += get(m)[i * stride + j];
+    out[i * sr] = T(total);
+    if (sr) total = 0;
+  }
+}
+
+template <class P, CellKind K> void backward(const Call& c) {
+  using T = typename P::T;
+  const Shared<P, K> shared(c);
+  const int team = team_size(c);
+  Gradients<P, K> gradients[256];
+  Arena count;
+  for (int m = 0; m < team; ++m) gradients[m].layout(count, shared);
+  Arena arena{static_cast<char*>(scratch(2, count.used))};
+  for (int m = 0; m < team; ++m) gradients[m].layout(arena, shared);
+  Job<P, K> job{shared, gradients, 1};
+  run_team(team, work<P, K>, &job);
+
+  const auto& s = shared.s;
+  const idx H = shared.H;
+  const int n = job.members;
+  auto synapses = [&](T* SynapseGradients<T>::*which) {
+    return [&gradients, which](int m) { return gradients[m].synapses.*which; };
+  };
+  auto neurons = [&](T* Gradients<P, K>::*which) { return [&gradients, which](int m) { return gradients[m].*which; }; };
+  if constexpr (K == CellKind::kFastWeights) {
+    reduce<T>(n, c.dweight, H, H, shared.Hp, neurons(&Gradients<P, K>::w_h));
+    reduce<T>(n, c.dln_weight, 1, H, H, neurons(&Gradients<P, K>::ln_w));
+    reduce<T>(n, c.dln_bias, 1, H, H, neurons(&Gradients<P, K>::ln_b));
+  } else {
+    reduce<T>(n, c.dweight, s.R, s.D, s.Dp, synapses(&SynapseGradients<T>::w));
+  }
+  if constexpr (P::rates) {
+    reduce_shared<T>(n, c.dlambda, s.R, s.D, s.Dp, c.lambda_sr, c.lambda_sc, synapses(&SynapseGradients<T>::lambda));
+    reduce_shared<T>(n, c.dgamma, s.R, s.D, s.Dp, c.gamma_sr, c.gamma_sc, synapses(&SynapseGradients<T>::gamma));
+  }
+  if constexpr (P::alpha) reduce<T>(n, c.dalpha, s.R, s.D, s.Dp, synapses(&SynapseGradients<T>::alpha));
+  reduce<T>(n, c.dbias, 1, s.R, s.R, neurons(&Gradients<P, K>::bias));
+  if constexpr (K == CellKind::kModPlast) {
+    reduce<T>(n, c.dmod_v, 1, H, H, neurons(&Gradients<P, K>::v));
+    reduce<T>(n, c.dmod_d, 1, 1, 1, neurons(&Gradients<P, K>::d_eta));
+    reduce<T>(n, c.deta, 1, 1, 1, [&](int m) { return gradients[m].d_eta + 1; });
+  }
+}
+
+template <bool BACKWARD, class P, CellKind K> void run(const Call& c) {
+  if constexpr (BACKWARD) backward<P, K>(c);
+  else forward<P, K>(c);
+}
+
+// Plans without a clamp are compiled only where the experiments spend their time: elsewhere an
+// infinite limit does the same.
+template <bool BACKWARD, class T, CellKind K, int NORM, bool POWER> void choose_clamp(const Call& c) {
+  if constexpr (sizeof(T) == sizeof(float) && K == CellKind::kPlain)
+    if (!(c.clamp < __builtin_inf())) return run<BACKWARD, Plan<T, NORM, false, POWER>, K>(c);
+  run<BACKWARD, Plan<T, NORM, true, POWER>, K>(c);
+}
+
+template <bool BACKWARD, class T, CellKind K, bool POWER> void choose_norm(const Call& c) {
+  switch (c.norm) {
+    case kNormPre: return choose_clamp<BACKWARD, T, K, kNormPre, POWER>(c);
+    case kNormPost: return choose_clamp<BACKWARD, T, K, kNormPost, POWER>(c);
+    default: return choose_clamp<BACKWARD, T, K, kNormNone, POWER>(c);
+  }
+}
+
+template <bool BACKWARD, class T, bool POWER> void choose_cell(const Call& c) {
+  switch (CellKind(c.cell)) {
+    case CellKind::kPlain: return choose_norm<BACKWARD, T, CellKind::kPlain, POWER>(c);
+    case CellKind::kLstm: return choose_norm<BACKWARD, T, CellKind::kLstm, POWER>(c);
+    case CellKind::kModPlast:
+      return run<BACKWARD, Plan<T, kNormNone, true, POWER, true, false, false>, CellKind::kModPlast>(c);
+    case CellKind::kFastWeights:
+      return run<BACKWARD, Plan<T, kNormNone, false, POWER, false, true, false>, CellKind::kFastWeights>(c);
+  }
+}
+
+template <bool BACKWARD> void choose(const Call& c) {
+  const bool power = c.power_weight;
+  if (c.is_double) power ? choose_cell<BACKWARD, double, true>(c) : choose_cell<BACKWARD, double, false>(c);
+  else power ? choose_cell<BACKWARD, float, true>(c) : choose_cell<BACKWARD, float, false>(c);
+}
+
+}  // namespace
+
+extern const Kernels kernels;
+const Kernels kernels{STPN_ISA_NAME, choose<false>, choose<true>};
+
+}  // namespace stpn::STPN_ISA

@@ -1,0 +1,183 @@
+// What a member of the team works on: typed views of a call, and the memory of its lanes.
+#pragma once
+
+#include "call.h"
+#include "synapse.h"
+
+namespace stpn::STPN_ISA {
+
+constexpr int kGroup = 4;  // lanes that go through time together and share each row's parameters
+
+template <class T> T* at(int64_t address) { return reinterpret_cast<T*>(address); }
+
+template <class T> STPN_INLINE void copy(T* to, const T* from, idx n) {
+  __builtin_memcpy(to, from, size_t(n) * sizeof(T));
+}
+template <class T> STPN_INLINE void clear(T* p, idx n) { __builtin_memset(p, 0, size_t(n) * sizeof(T)); }
+
+// Hands out zeroed arrays; with no memory behind it, it only counts.
+struct Arena {
+  char* base = nullptr;
+  uint64_t used = 0;
+  template <class T> T* take(idx n) {
+    const uint64_t bytes = (uint64_t(n) * sizeof(T) + 63) / 64 * 64;
+    T* p = base ? reinterpret_cast<T*>(base + used) : nullptr;
+    if (p) __builtin_memset(p, 0, bytes);
+    used += bytes;
+    return p;
+  }
+  // Large arrays that are always written before they are read.
+  template <class T> T* take_raw(idx n) {
+    T* p = base ? reinterpret_cast<T*>(base + used) : nullptr;
+    used += (uint64_t(n) * sizeof(T) + 63) / 64 * 64;
+    return p;
+  }
+};
+
+template <class T> struct Neurons : Lane<T> {  // a lane with its neurons' state
+  T *h, *c;      // (Hp) present hidden and cell state
+  T* z;          // (Rp + lanes) pre-activations, or gradients of them
+  T* act;        // (Rp + lanes) activations of rows
+  T *dh, *dc;    // (Hp) carried back from the step after
+  T *p, *q, *dp; // (Hp) Fast Weights' pre-activations
+  T* f_own;      // (R, Dp)
+  T *checkpoints, *segment;  // (count, R, Dp), (every, R, Dp)
+  const T* record;  // saved values of the present step
+};
+
+// Offsets inside the record that the forward pass saves of one step of one lane.
+struct Record {
+  idx n = 0, a = 0, eff = 0, gp = 0, extra = 0, size = 0;
+};
+
+template <class P, CellKind K> constexpr idx record_extra(idx H) {
+  return K == CellKind::kLstm ? 5 * H : K == CellKind::kModPlast ? 1 : K == CellKind::kFastWeights ? 2 * H : 0;
+}
+
+template <class P, CellKind K> Record record_layout(idx R, idx H) {
+  Record r;
+  if (P::norm != kNormNone) {
+    r.n = r.size, r.size += R;
+    r.a = r.size, r.size += R;
+  }
+  if (P::norm == kNormPost) r.eff = r.size, r.size += R;
+  if (P::power) r.gp = r.size, r.size += R;
+  r.extra = r.size, r.size += record_extra<P, K>(H);
+  return r;
+}
+
+// Typed view of a call with its parameters packed to whole vectors; shared by the team.
+template <class P, CellKind K> struct Shared {
+  using T = typename P::T;
+  const Call& call;
+  idx B, T_, I, H, Hp;
+  Synapses<T> s;
+  T *bias, *power_weight;            // (Rp), (Dp)
+  T *v, *ln_w, *ln_b, *w_h, *w_abs;  // (Hp) x 3, (H, Hp), (Hp)
+  T d = 0, eta = 0;
+  Record record;
+  bool has_hidden;  // u holds the hidden state
+
+  explicit Shared(const Call& c)
+      : call(c), B(c.B), T_(c.T), I(c.I), H(c.H), Hp(padded<T>(c.H)) {
+    constexpr bool inner = K == CellKind::kModPlast || K == CellKind::kFastWeights;
+    s.R = K == CellKind::kLstm ? 4 * H : H;
+    s.D = inner ? H : I + (c.recurrent ? H : 0);
+    s.Dp = padded<T>(s.D);
+    s.Rp = padded<T>(s.R);
+    s.clamp = T(c.clamp);
+    has_hidden = inner || c.recurrent;
+    record = record_layout<P, K>(s.R, H);
+    Arena count;
+    layout(count);
+    Arena arena{static_cast<char*>(scratch(0, count.used))};
+    layout(arena);
+    fill();
+  }
+
+ private:
+  T *w_, *lambda_, *gamma_, *alpha_;
+
+  void layout(Arena& a) {
+    const idx n = s.R * s.Dp;
+    s.w = w_ = a.take<T>(n);
+    s.lambda = lambda_ = a.take<T>(n);
+    s.gamma = gamma_ = a.take<T>(n);
+    s.alpha = alpha_ = P::alpha ? a.take<T>(n) : nullptr;
+    bias = a.take<T>(s.Rp);
+    power_weight = a.take<T>(s.Dp);
+    v = a.take<T>(Hp);
+    ln_w = a.take<T>(Hp);
+    ln_b = a.take<T>(Hp);
+    w_h = a.take<T>(K == CellKind::kFastWeights ? H * Hp : 0);
+    w_abs = a.take<T>(Hp);
+  }
+
+  void fill() {
+    const T *w = at<T>(call.weight), *lambda = at<T>(call.lambda), *gamma = at<T>(call.gamma);
+    if constexpr (K == CellKind::kFastWeights) {
+      for (idx i = 0; i < H; ++i) {
+        copy(w_h + i * Hp, w + i * H, H);
+        for (idx j = 0; j < H; ++j) {
+          w_abs[j] += w[i * H + j] < 0 ? -w[i * H + j] : w[i * H + j];
+          lambda_[i * s.Dp + j] = T(call.decay);
+          gamma_[i * s.Dp + j] = T(call.rate);
+        }
+      }
+      copy(ln_w, at<T>(call.ln_weight), H);
+      copy(ln_b, at<T>(call.ln_bias), H);
+    } else {
+      for (idx i = 0; i < s.R; ++i) {
+        const idx k = i * s.Dp;
+        copy(w_ + k, w + i * s.D, s.D);
+        for (idx j = 0; j < s.D; ++j) {
+          lambda_[k + j] = K == CellKind::kModPlast ? T(1) : lambda[i * call.lambda_sr + j * call.lambda_sc];
+          gamma_[k + j] = K == CellKind::kModPlast ? T(1) : gamma[i * call.gamma_sr + j * call.gamma_sc];
+        }
+        if constexpr (P::alpha) copy(alpha_ + k, at<T>(call.alpha) + i * s.D, s.D);
+      }
+    }
+    if (call.bias) copy(bias, at<T>(call.bias), s.R);
+    if (call.power_weight) copy(power_weight, at<T>(call.power_weight), s.D);
+    if (call.mod_v) copy(v, at<T>(call.mod_v), H), d = *at<T>(call.mod_d);
+    if (call.eta) eta = *at<T>(call.eta);
+  }
+};
+
+// Gradients that a member of the team adds up over its lanes.
+template <class P, CellKind K> struct Gradients {
+  using T = typename P::T;
+  SynapseGradients<T> synapses;
+  T *bias, *v, *ln_w, *ln_b, *w_h, *d_eta;  // (Rp), (Hp) x 3, (H, Hp), (2)
+
+  void layout(Arena& a, const Shared<P, K>& sh) {
+    const idx n = sh.s.R * sh.s.Dp;
+    synapses.w = a.take<T>(n);
+    synapses.lambda = P::rates ? a.take<T>(n) : nullptr;
+    synapses.gamma = P::rates ? a.take<T>(n) : nullptr;
+    synapses.alpha = P::alpha ? a.take<T>(n) : nullptr;
+    bias = a.take<T>(sh.s.Rp);
+    v = a.take<T>(sh.Hp);
+    ln_w = a.take<T>(sh.Hp);
+    ln_b = a.take<T>(sh.Hp);
+    w_h = a.take<T>(K == CellKind::kFastWeights ? sh.H * sh.Hp : 0);
+    d_eta = a.take<T>(2);
+  }
+};
+
+template <class P, CellKind K>
+void layout_lane(Arena& a, Neurons<typename P::T>& lane, const Shared<P, K>& sh) {
+  using T = typename P::T;
+  const idx Dp = sh.s.Dp, Rp = sh.s.Rp, Hp = sh.Hp, spare = kLanes<T>;
+  T** of_synapses[] = {&lane.u, &lane.u_prev, &lane.u2, &lane.u2_prev, &lane.u_w, &lane.du, &lane.dpre, &lane.pre_prev};
+  for (T** p : of_synapses) *p = a.take<T>(Dp);
+  T** of_rows[] = {&lane.post, &lane.kept, &lane.eff, &lane.gu, &lane.gg, &lane.gp, &lane.post_prev, &lane.eff_prev,
+                   &lane.c1, &lane.c2, &lane.c3, &lane.c4, &lane.s1, &lane.s2, &lane.s3, &lane.s4, &lane.s5};
+  for (T** p : of_rows) *p = a.take<T>(Rp);
+  T** of_units[] = {&lane.h, &lane.c, &lane.dh, &lane.dc, &lane.p, &lane.q, &lane.dp};
+  for (T** p : of_units) *p = a.take<T>(Hp + spare);
+  lane.z = a.take<T>(Rp + spare);
+  lane.act = a.take<T>(Rp + spare);
+}
+
+}  // namespace stpn::STPN_ISA

@@ -1,0 +1,92 @@
+// The Python module: calls in, the best instruction set's kernels out.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <string>
+#include <vector>
+
+#include "call.h"
+#include "team.h"
+
+namespace nb = nanobind;
+
+namespace stpn {
+
+#define STPN_DECLARE(isa) \
+  namespace isa {         \
+  extern const Kernels kernels; \
+  }
+STPN_DECLARE(baseline)
+#if defined(STPN_X86)
+STPN_DECLARE(avx2)
+STPN_DECLARE(avx512)
+#endif
+
+namespace {
+
+// Usable here, best first.
+std::vector<const Kernels*> usable() {
+  std::vector<const Kernels*> found;
+#if defined(STPN_X86)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("fma"))
+    found.push_back(&avx512::kernels);
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) found.push_back(&avx2::kernels);
+#endif
+  found.push_back(&baseline::kernels);
+  return found;
+}
+
+const Kernels* chosen = usable().front();
+
+std::vector<std::string> instruction_sets() {
+  std::vector<std::string> names;
+  for (const Kernels* k : usable()) names.emplace_back(k->name);
+  return names;
+}
+
+void use_instruction_set(const std::string& name) {
+  for (const Kernels* k : usable())
+    if (name == k->name) {
+      chosen = k;
+      return;
+    }
+  throw nb::value_error(("this machine cannot run the instruction set '" + name + "'").c_str());
+}
+
+}  // namespace
+}  // namespace stpn
+
+NB_MODULE(_native, m) {
+  using stpn::Call;
+  auto call = nb::class_<Call>(m, "Call").def(nb::init<>());
+#define FIELD(name) call.def_rw(#name, &Call::name)
+  FIELD(cell); FIELD(norm); FIELD(activation); FIELD(recurrent); FIELD(is_double); FIELD(threads); FIELD(clamp);
+  FIELD(B); FIELD(T); FIELD(I); FIELD(H);
+  FIELD(x); FIELD(x_sb); FIELD(x_st); FIELD(h0); FIELD(c0); FIELD(f0); FIELD(weight); FIELD(bias);
+  FIELD(gamma); FIELD(gamma_sr); FIELD(gamma_sc);
+  call.def_rw("lambda_", &Call::lambda);
+  FIELD(lambda_sr); FIELD(lambda_sc);
+  FIELD(reset); FIELD(reset_sb); FIELD(reset_st); FIELD(lengths); FIELD(power_weight);
+  FIELD(alpha); FIELD(mod_v); FIELD(mod_d); FIELD(eta); FIELD(ln_weight); FIELD(ln_bias); FIELD(decay); FIELD(rate); FIELD(ln_eps);
+  FIELD(y); FIELD(y_sb); FIELD(y_st); FIELD(f_T); FIELD(c_T); FIELD(power); FIELD(saved); FIELD(saved_size);
+  FIELD(dy); FIELD(dy_sb); FIELD(dy_st); FIELD(df_T); FIELD(dc_T); FIELD(dpower);
+  FIELD(dx); FIELD(dx_sb); FIELD(dx_st); FIELD(dh0); FIELD(dc0); FIELD(df0); FIELD(dweight); FIELD(dbias);
+  FIELD(dlambda); FIELD(dgamma); FIELD(dalpha); FIELD(dmod_v); FIELD(dmod_d); FIELD(deta); FIELD(dln_weight); FIELD(dln_bias);
+#undef FIELD
+
+  m.def("forward", [](const Call& c) { stpn::chosen->forward(c); }, nb::call_guard<nb::gil_scoped_release>());
+  m.def("backward", [](const Call& c) { stpn::chosen->backward(c); }, nb::call_guard<nb::gil_scoped_release>());
+  m.def("instruction_sets", stpn::instruction_sets, "What this machine can run, best first.");
+  m.def("instruction_set", [] { return std::string(stpn::chosen->name); });
+  m.def("use_instruction_set", stpn::use_instruction_set);
+  m.def("use_openmp", [](uintptr_t parallel, uintptr_t thread_num, uintptr_t num_threads) {
+    stpn::OpenMP f;
+    f.parallel = reinterpret_cast<decltype(f.parallel)>(parallel);
+    f.thread_num = reinterpret_cast<decltype(f.thread_num)>(thread_num);
+    f.num_threads = reinterpret_cast<decltype(f.num_threads)>(num_threads);
+    stpn::use_openmp(f);
+  }, "Run on the threads of a loaded OpenMP runtime, by the addresses of its entry points.");
+}

@@ -1,0 +1,71 @@
+// Threads and their memory.
+//
+// A team runs on torch's own OpenMP pool where there is one: its threads are awake after torch's
+// last operation and would otherwise spin on the cores that a second pool needs. OpenMP is not
+// usable in a child of fork, so a child runs plain threads.
+#include <pthread.h>
+
+#include <cstdlib>
+#include <new>
+#include <thread>
+#include <vector>
+
+#include "call.h"
+#include "team.h"
+
+namespace stpn {
+
+namespace {
+
+OpenMP openmp;
+bool forked = false;
+
+struct Job {
+  void (*body)(void*, int, int);
+  void* context;
+};
+
+void openmp_entry(void* data) {
+  const Job& job = *static_cast<Job*>(data);
+  job.body(job.context, openmp.thread_num(), openmp.num_threads());
+}
+
+struct Memory {
+  void* data = nullptr;
+  uint64_t size = 0;
+  ~Memory() { std::free(data); }
+};
+
+}  // namespace
+
+void use_openmp(const OpenMP& functions) {
+  static const bool registered = pthread_atfork(nullptr, nullptr, [] { forked = true; }) == 0;
+  openmp = registered ? functions : OpenMP{};
+}
+
+void run_team(int threads, void (*body)(void*, int, int), void* context) {
+  if (threads <= 1) return body(context, 0, 1);
+  Job job{body, context};
+  if (openmp.parallel && !forked) return openmp.parallel(openmp_entry, &job, unsigned(threads), 0);
+  std::vector<std::thread> others;
+  for (int k = 1; k < threads; ++k) others.emplace_back(body, context, k, threads);
+  body(context, 0, threads);
+  for (auto& thread : others) thread.join();
+}
+
+void* scratch(int slot, uint64_t bytes) {
+  thread_local Memory slots[3];
+  Memory& memory = slots[slot];
+  if (memory.size < bytes) {
+    std::free(memory.data);
+    memory.size = (bytes + 4095) / 4096 * 4096;
+    memory.data = std::aligned_alloc(64, memory.size);
+    if (!memory.data) {
+      memory.size = 0;
+      throw std::bad_alloc();
+    }
+  }
+  return memory.data;
+}
+
+}  // namespace stpn

@@ -1,0 +1,357 @@
+"""The recurrences on the C++ kernels, as operators that autograd and torch.compile understand.
+
+Same signatures and same results as the specification (`reference`, `reference_rivals`). A kernel
+takes one `Call`: sizes, options and addresses; everything is checked and allocated here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stpn import _native
+from stpn.ops.reference import STPNOptions
+
+_PLAIN, _LSTM, _MODPLAST, _FAST_WEIGHTS = range(4)
+_NORMS = {None: 0, "pre": 1, "post": 2}
+_ACTIVATIONS = {"tanh": 0, "sigmoid": 1, "relu": 2}
+
+# Below this many synapse steps a second thread costs more than it brings.
+_WORTH_A_TEAM = 30_000
+
+
+def share_threads() -> None:
+    """Let the kernels run on the threads of torch's OpenMP runtime, if it is found.
+
+    A pool of their own would compete with torch's, whose threads stay awake for a while after
+    each operation. Without it each call starts plain threads.
+    """
+    loaded = getattr(ctypes, "RTLD_GLOBAL", 0) | getattr(__import__("os"), "RTLD_NOLOAD", 0)
+    for path in sorted((Path(torch.__file__).parent / "lib").glob("lib*omp*")):
+        try:
+            runtime = ctypes.CDLL(str(path), mode=loaded)
+            names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+            addresses = [ctypes.cast(getattr(runtime, n), ctypes.c_void_p).value for n in names]
+        except (OSError, AttributeError):
+            continue
+        _native.use_openmp(*addresses)
+        return
+
+
+share_threads()
+
+_library = torch.library.Library("stpn", "DEF")  # keeps the operators registered
+
+
+def _define(name: str, schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Any:
+    _library.define(name + schema)
+    _library.impl(name, run, "CPU")
+    torch.library.register_fake(f"stpn::{name}", fake, lib=_library)
+    return getattr(torch.ops.stpn, name).default
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    """The same values with a contiguous last dimension."""
+    return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
+
+
+class _Operands:
+    """Fills a Call, and keeps what it points to alive."""
+
+    def __init__(self, cell: int, like: Tensor, work: int) -> None:
+        self.call = _native.Call()
+        self.call.cell = cell
+        self.call.is_double = like.dtype == torch.float64
+        threads = torch.get_num_threads()
+        self.call.threads = threads if work >= _WORTH_A_TEAM else 1
+        self._alive: list[Tensor] = []
+
+    def put(self, **tensors: Tensor | None) -> None:
+        """Contiguous arrays; None stays 0."""
+        for name, tensor in tensors.items():
+            if tensor is not None:
+                tensor = tensor.contiguous()
+                self._alive.append(tensor)
+                setattr(self.call, name, tensor.data_ptr())
+
+    def put_sequence(self, name: str, tensor: Tensor | None) -> None:
+        """An array (B, T, ...) with strides of its own."""
+        if tensor is None:
+            return
+        if tensor.dim() == 3:
+            tensor = _rows(tensor)
+        self._alive.append(tensor)
+        setattr(self.call, name, tensor.data_ptr())
+        setattr(self.call, name + "_sb", tensor.stride(0))
+        setattr(self.call, name + "_st", tensor.stride(1))
+
+    def put_rate(self, name: str, tensor: Tensor, rows: int, columns: int) -> None:
+        """lambda or gamma: per synapse, per row or for all."""
+        tensor = tensor.contiguous()
+        row, column = tensor.expand(rows, columns).stride()
+        if column == 0:  # one per row, or one for all
+            row = 0 if tensor.shape[0] == 1 else 1
+        self._alive.append(tensor)
+        setattr(self.call, name, tensor.data_ptr())
+        stem = name.rstrip("_")
+        setattr(self.call, stem + "_sr", row)
+        setattr(self.call, stem + "_sc", column)
+
+
+def _given(tensor: Tensor) -> Tensor | None:
+    """An operator returns an empty tensor where it has nothing to return."""
+    return tensor if tensor.numel() else None
+
+
+# --- STPN, plain and gated ----------------------------------------------------------------------
+
+_STPN_INPUTS = (
+    "Tensor x, Tensor h0, Tensor? c0, Tensor f0, Tensor weight, Tensor? bias, Tensor lambda_, "
+    "Tensor gamma, Tensor? reset, Tensor? lengths, Tensor? power_weight, "
+    "int norm, int activation, bool recurrent, float clamp"
+)
+
+
+def _stpn_saved_size(rows: int, hidden: int, norm: int, power: bool, gated: bool) -> int:
+    per_row = {0: 0, 1: 2, 2: 3}[norm] + int(power)
+    return rows * per_row + (5 * hidden if gated else 0)
+
+
+def _stpn_operands(
+    x: Tensor, h0: Tensor, c0: Tensor | None, f0: Tensor, weight: Tensor, bias: Tensor | None,
+    lambda_: Tensor, gamma: Tensor, reset: Tensor | None, lengths: Tensor | None,
+    power_weight: Tensor | None, norm: int, activation: int, recurrent: bool, clamp: float,
+) -> _Operands:  # fmt: skip
+    batch, steps, inputs = x.shape
+    rows, columns = weight.shape
+    operands = _Operands(_PLAIN if c0 is None else _LSTM, x, batch * steps * rows * columns)
+    call = operands.call
+    call.norm, call.activation, call.recurrent, call.clamp = norm, activation, recurrent, clamp
+    call.B, call.T, call.I, call.H = batch, steps, inputs, h0.shape[1]
+    operands.put_sequence("x", x)
+    operands.put_sequence("reset", reset)
+    operands.put(
+        h0=h0, c0=c0, f0=f0, weight=weight, bias=bias, lengths=lengths, power_weight=power_weight
+    )
+    operands.put_rate("lambda_", lambda_, rows, columns)
+    operands.put_rate("gamma", gamma, rows, columns)
+    return operands
+
+
+def _stpn_results(
+    x: Tensor, h0: Tensor, c0: Tensor | None, f0: Tensor, norm: int, power: bool, save: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """y (B, T, H), c_T, f_T, power (B, T) and what the backward pass needs (B, T, S)."""
+    batch, steps, _ = x.shape
+    hidden, rows = h0.shape[1], f0.shape[1]
+    size = _stpn_saved_size(rows, hidden, norm, power, c0 is not None)
+    return (
+        x.new_empty(batch, steps, hidden),
+        x.new_empty(batch, hidden) if c0 is not None else x.new_empty(0),
+        x.new_empty(f0.shape),
+        x.new_empty(batch, steps) if power else x.new_empty(0),
+        x.new_empty(batch, steps, size) if save else x.new_empty(0),
+    )
+
+
+def _stpn_run(*args: Any) -> tuple[Tensor, ...]:
+    *inputs, save = args
+    x, h0, c0, f0 = inputs[:4]
+    results = y, c_T, f_T, power, saved = _stpn_results(
+        x, h0, c0, f0, inputs[11], inputs[10] is not None, save
+    )
+    operands = _stpn_operands(*inputs)
+    operands.put_sequence("y", y)
+    operands.put(c_T=_given(c_T), f_T=f_T, power=_given(power), saved=_given(saved))
+    _native.forward(operands.call)
+    return results
+
+
+def _stpn_fake(*args: Any) -> tuple[Tensor, ...]:
+    x, h0, c0, f0 = args[:4]
+    return _stpn_results(x, h0, c0, f0, args[11], args[10] is not None, args[15])
+
+
+_stpn_op = _define(
+    "stpn",
+    f"({_STPN_INPUTS}, bool save) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _stpn_run,
+    _stpn_fake,
+)
+
+
+def _stpn_gradients(inputs: Sequence[Any], needs: Sequence[bool]) -> list[Tensor]:
+    """Of x, h0, c0, f0, weight, bias, lambda and gamma, empty where not wanted."""
+    like = inputs[0]
+    return [
+        torch.empty_like(tensor, memory_format=torch.contiguous_format)
+        if wanted and tensor is not None
+        else like.new_empty(0)
+        for tensor, wanted in zip(inputs[:8], needs, strict=True)
+    ]
+
+
+def _stpn_backward_run(*args: Any) -> tuple[Tensor, ...]:
+    inputs, (y, saved, dy, dc_T, df_T, dpower, needs) = args[:15], args[15:]
+    gradients = _stpn_gradients(inputs, needs)
+    dx, dh0, dc0, df0, dweight, dbias, dlambda, dgamma = map(_given, gradients)
+    operands = _stpn_operands(*inputs)
+    operands.put_sequence("y", y)
+    operands.put_sequence("dy", dy)
+    operands.put_sequence("dx", dx)
+    operands.put(
+        saved=saved, dc_T=dc_T, df_T=df_T, dpower=dpower, dh0=dh0, dc0=dc0, df0=df0,
+        dweight=dweight, dbias=dbias, dlambda=dlambda, dgamma=dgamma,
+    )  # fmt: skip
+    _native.backward(operands.call)
+    return tuple(gradients)
+
+
+def _stpn_backward_fake(*args: Any) -> tuple[Tensor, ...]:
+    return tuple(_stpn_gradients(args[:15], args[21]))
+
+
+_stpn_backward_op = _define(
+    "stpn_backward",
+    f"({_STPN_INPUTS}, Tensor y, Tensor saved, Tensor? dy, Tensor? dc_T, Tensor? df_T, "
+    "Tensor? dpower, bool[] needs) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _stpn_backward_run,
+    _stpn_backward_fake,
+)
+
+
+def _save(tensors: int) -> Callable[[Any, tuple[Any, ...], Any], None]:
+    """Remembers the inputs (the first `tensors` of them tensors), y and what the kernel saved."""
+
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        y, saved = output[0], output[-1]
+        ctx.save_for_backward(*inputs[:tensors], y, saved)
+        ctx.options = inputs[tensors:-1]
+        ctx.set_materialize_grads(False)
+
+    return setup_context
+
+
+def _stpn_autograd(ctx: Any, dy: Any, dc_T: Any, df_T: Any, dpower: Any, _: Any) -> Any:
+    *inputs, y, saved = ctx.saved_tensors
+    gradients = _stpn_backward_op(
+        *inputs, *ctx.options, y, saved, dy,
+        dc_T if inputs[2] is not None else None, df_T, dpower if inputs[10] is not None else None,
+        list(ctx.needs_input_grad[:8]),
+    )  # fmt: skip
+    wanted = zip(gradients, ctx.needs_input_grad, strict=False)
+    return *(g if needed else None for g, needed in wanted), *(None,) * 8
+
+
+torch.library.register_autograd(
+    "stpn::stpn", _stpn_autograd, setup_context=_save(11), lib=_library
+)
+
+
+def _wants_gradient(*tensors: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+def _rate(tensor: Tensor, weight: Tensor) -> Tensor:
+    """lambda or gamma in a shape that the kernel knows: (R, D), (R, 1) or (1, 1)."""
+    if tensor.dim() == 2 and tensor.shape in (weight.shape, (weight.shape[0], 1), (1, 1)):
+        return tensor
+    return tensor.expand(weight.shape)
+
+
+def _stpn_options(options: STPNOptions) -> tuple[int, int, bool, float]:
+    return (
+        _NORMS[options.norm],
+        _ACTIVATIONS[options.nonlinearity],
+        options.recurrent,
+        math.inf if options.clamp is None else options.clamp,
+    )
+
+
+def stpn(
+    x: Tensor, h0: Tensor, f0: Tensor, weight: Tensor, bias: Tensor | None, lambda_: Tensor,
+    gamma: Tensor, *, options: STPNOptions, norm_scale: Tensor | None = None,
+    reset: Tensor | None = None, lengths: Tensor | None = None,
+    power_weight: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
+    """`reference.stpn`."""
+    lambda_, gamma = _rate(lambda_, weight), _rate(gamma, weight)
+    save = _wants_gradient(x, h0, f0, weight, bias, lambda_, gamma)
+    y, _, f_T, power, _ = _stpn_op(
+        x, h0, None, f0, weight, bias, lambda_, gamma, reset, lengths, power_weight,
+        *_stpn_options(options), save,
+    )  # fmt: skip
+    return y, f_T, None if power_weight is None else power
+
+
+def stpn_lstm(
+    x: Tensor, h0: Tensor, c0: Tensor, f0: Tensor, weight: Tensor, bias: Tensor | None,
+    lambda_: Tensor, gamma: Tensor, *, options: STPNOptions, norm_scale: Tensor | None = None,
+    reset: Tensor | None = None, lengths: Tensor | None = None,
+    power_weight: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
+    """`reference.stpn_lstm`."""
+    lambda_, gamma = _rate(lambda_, weight), _rate(gamma, weight)
+    save = _wants_gradient(x, h0, c0, f0, weight, bias, lambda_, gamma)
+    y, c_T, f_T, power, _ = _stpn_op(
+        x, h0, c0, f0, weight, bias, lambda_, gamma, reset, lengths, power_weight,
+        *_stpn_options(options), save,
+    )  # fmt: skip
+    return y, c_T, f_T, None if power_weight is None else power
+
+
+# --- One step in place, for streams -------------------------------------------------------------
+
+
+def _step_run(
+    x: Tensor, h: Tensor, f: Tensor, weight: Tensor, bias: Tensor | None, lambda_: Tensor,
+    gamma: Tensor, power_weight: Tensor | None, norm: int, activation: int, recurrent: bool,
+    clamp: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    target = f if f.is_contiguous() else f.contiguous()
+    operands = _stpn_operands(
+        x.unsqueeze(1), h, None, target, weight, bias, lambda_, gamma, None, None, power_weight,
+        norm, activation, recurrent, clamp,
+    )  # fmt: skip
+    y = x.new_empty(x.shape[0], 1, h.shape[1])
+    power = x.new_empty(x.shape[0]) if power_weight is not None else x.new_empty(0)
+    operands.put_sequence("y", y)
+    operands.put(f_T=target, power=_given(power))
+    _native.forward(operands.call)
+    if target is not f:
+        f.copy_(target)
+    return y.squeeze(1), power
+
+
+def _step_fake(x: Tensor, h: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
+    batch = x.shape[0]
+    return x.new_empty(h.shape), x.new_empty(batch) if args[5] is not None else x.new_empty(0)
+
+
+_step_op = _define(
+    "stpn_step_",
+    "(Tensor x, Tensor h, Tensor(a!) f, Tensor weight, Tensor? bias, Tensor lambda_, "
+    "Tensor gamma, Tensor? power_weight, int norm, int activation, bool recurrent, float clamp) "
+    "-> (Tensor, Tensor)",
+    _step_run,
+    _step_fake,
+)
+
+
+def stpn_step_(
+    x: Tensor, h: Tensor, f: Tensor, weight: Tensor, bias: Tensor | None, lambda_: Tensor,
+    gamma: Tensor, *, options: STPNOptions, power_weight: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """`reference.stpn_step_`."""
+    h_new, power = _step_op(
+        x, h, f, weight, bias, _rate(lambda_, weight), _rate(gamma, weight), power_weight,
+        *_stpn_options(options),
+    )  # fmt: skip
+    return h_new, None if power_weight is None else power
