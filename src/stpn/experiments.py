@@ -57,6 +57,8 @@ class Task:
     """Values of config fields that differ from the class's defaults."""
     model_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The same for one model of the task."""
+    protocols: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The same for one value of the config's field `protocol`, if it has one."""
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -90,6 +92,8 @@ def _familiarity(mode: str, distance: int, iterations: int) -> Task:
         settings={"mode": mode, "distance": distance, "iterations": iterations},
     )
 
+
+MAZE_OF_THE_PAPER = {"agents": 512, "lr": 1e-4, "iterations": 50_000}
 
 TASKS: Mapping[str, Task] = {
     task.name: task
@@ -127,8 +131,9 @@ TASKS: Mapping[str, Task] = {
             seeds=3,
             hidden_sizes={"stpnr": 55, "lstm": 47, "rnn": 100, "modplast": 73},
             config="stpn.training.rl_config:MazeConfig",
-            trainer="stpn.training.a2c:MazeTrainer",
+            trainer="stpn.training.reinforcement:MazeTrainer",
             model_settings={"stpnr": {"norm": "post", "clamp": 1.0}},
+            protocols={"paper": MAZE_OF_THE_PAPER},
         ),
         Task(
             name="maze-ablation",
@@ -139,7 +144,8 @@ TASKS: Mapping[str, Task] = {
             seeds=3,
             hidden_sizes={"stpnr": 30, "stpnf": 76, "ustpnr": 55, "ustpnf": 181, "hebbff": 181},
             config="stpn.training.rl_config:MazeConfig",
-            trainer="stpn.training.a2c:MazeTrainer",
+            trainer="stpn.training.reinforcement:MazeTrainer",
+            protocols={"paper": MAZE_OF_THE_PAPER},
         ),
         Task(
             name="pong",
@@ -150,7 +156,7 @@ TASKS: Mapping[str, Task] = {
             seeds=5,
             hidden_sizes={"stpnr": 64, "lstm": 48},
             config="stpn.training.rl_config:PongConfig",
-            trainer="stpn.training.a2c:PongTrainer",
+            trainer="stpn.training.reinforcement:PongTrainer",
             settings={"lr": 0.0007},
             model_settings={"lstm": {"lr": 0.0001}},
         ),
@@ -163,8 +169,19 @@ TASKS: Mapping[str, Task] = {
             seeds=2,
             hidden_sizes={"stpnf": 64, "lstm": 64, "rnn": 64, "mlp": 64},
             config="stpn.training.rl_config:PendulumConfig",
-            trainer="stpn.training.ppo:PendulumTrainer",
+            trainer="stpn.training.reinforcement:PendulumTrainer",
             model_settings={"stpnf": {"norm": "none", "clamp": 0.1}},
+        ),
+        Task(
+            name="gym",
+            title="Any Gymnasium environment (--env NAME)",
+            unit="step",
+            metric="reward",
+            protocol=0,
+            seeds=0,
+            hidden_sizes={},
+            config="stpn.training.rl_config:GymConfig",
+            trainer="stpn.training.reinforcement:GymTrainer",
         ),
     )
 }
@@ -192,9 +209,11 @@ def default_config(task: str, model: str | None = None, **settings: Any) -> RunC
     values = {
         **entry.settings,
         **entry.model_settings.get(model, {}),
-        "hidden_size": entry.hidden_sizes.get(model),
+        **entry.protocols.get(settings.get("protocol", ""), {}),
         **settings,
     }
+    if model in entry.hidden_sizes:
+        values.setdefault("hidden_size", entry.hidden_sizes[model])
     return from_dict({"task": task, "model": model, **values})
 
 

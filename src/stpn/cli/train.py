@@ -40,7 +40,7 @@ def run(arguments: list[str]) -> int:
 
 
 def parse(arguments: list[str]) -> tuple[RunConfig, Place, Output]:
-    """Two passes: task, model and config file decide the defaults of all other flags."""
+    """Two passes: task, model, protocol and config file decide the defaults of all others."""
     defaults = _defaults(arguments)
     parts: list[tuple[str, Any, Any]] = [
         (name, Annotated[type(value), tyro.conf.arg(name="")], field(default=value))
@@ -71,6 +71,8 @@ def _defaults(arguments: list[str]) -> RunConfig:
     # another model than the file's: the file's settings, but that model's own size
     settings.pop("hidden_size", None)
     settings.update(task=task, model=model)
+    if (protocol := _value(arguments, "--protocol")) is not None:
+        settings["protocol"] = protocol
     return experiments.default_config(**settings)
 
 
