@@ -152,3 +152,13 @@ def stpn_step_(*tensors: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
     if _runs_native(_unsupported(options["options"], None), tensors[0]):
         return native.stpn_step_(*tensors, **options)
     return reference.stpn_step_(*tensors, **options)
+
+
+def modplast(*tensors: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+    """`reference_rivals.modplast` on the backend in use."""
+    return reference_rivals.modplast(*tensors, **options)
+
+
+def fast_weights(*tensors: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+    """`reference_rivals.fast_weights` on the backend in use."""
+    return reference_rivals.fast_weights(*tensors, **options)
