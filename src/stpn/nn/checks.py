@@ -52,6 +52,14 @@ def positive_or_none(name: str, value: object) -> float | None:
     return float(value)
 
 
+def number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name}: expected a number, got {_of(value)}")
+    if not -float("inf") < value < float("inf"):
+        raise ValueError(f"{name}: expected a finite number, got {value}")
+    return float(value)
+
+
 def floating_dtype(name: str, dtype: torch.dtype | None) -> None:
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise TypeError(f"{name}: expected a real floating-point dtype, got {dtype!r}")
