@@ -47,6 +47,8 @@ def conduct(work: Callable[[Reporter, Stop], Outcome], output: Output) -> int:
         # a second Ctrl-C: the run was not saved now, but its last checkpoint is whole
         if output.json:
             emit("interrupted")
+        else:
+            print("interrupted; the last checkpoint is kept")
         return 128 + signal.SIGINT
     command = f"stpn resume {outcome.run.path}"
     if not outcome.finished:

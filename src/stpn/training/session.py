@@ -130,17 +130,23 @@ def _work(loop: Loop) -> Outcome:
     with loop.stop.on_signals():
         reporter.started(run, trainer)
         try:
-            if not loop.train():
-                return Outcome(run, finished=False, summary=None)
-            reporter.evaluating(trainer)
-            loop.stop.at_once = True  # the checkpoint is written, nothing is lost by stopping here
-            summary = summarise(trainer, trainer.evaluate(), seconds=loop.seconds)
-            run.write_summary(json_safe(summary))
-        except KeyboardInterrupt:
-            return Outcome(run, finished=False, summary=None)
+            summary = _evaluate(loop) if loop.train() else None
         finally:
             reporter.ended()
-    return Outcome(run, finished=True, summary=summary)
+    if summary is not None:
+        run.write_summary(summary)
+    return Outcome(run, finished=summary is not None, summary=summary)
+
+
+def _evaluate(loop: Loop) -> dict[str, Any] | None:
+    """The summary; None if interrupted, which loses nothing: the checkpoint is written."""
+    loop.reporter.evaluating(loop.trainer)
+    loop.stop.at_once = True
+    try:
+        figures = loop.trainer.evaluate()
+    except KeyboardInterrupt:
+        return None
+    return json_safe(summarise(loop.trainer, figures, seconds=loop.seconds))
 
 
 def summarise(trainer: Trainer, figures: Evaluation, *, seconds: float) -> dict[str, Any]:

@@ -75,8 +75,8 @@ class SupervisedTrainer(Trainer, Generic[Config]):
     def advance(self) -> Row | None:
         x, target = self.batch()
         loss = self.loss_of(self.network(x), target)
-        self.optimizer.zero_grad(set_to_none=True)
         self.loss = finite.check_loss(loss.detach(), self.model, self._when())
+        self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
         self.updates += 1
