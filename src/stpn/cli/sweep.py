@@ -69,7 +69,9 @@ def grid(options: Sweep, flags: list[str]) -> list[RunConfig]:
     for name in options.tasks:
         task = experiments.get(name)
         models = task.models if options.models == ("all",) else options.models
-        for seed in range(options.seeds or task.seeds):
+        if not models:
+            raise ConfigError(f"the paper has no models for {name}; choose some with --models")
+        for seed in range(options.seeds or task.seeds or 1):
             for model in models:
                 common = ["--model", model, "--seed", str(seed), "--threads", "1"]
                 config, *_ = train.parse([name, *common, *flags])

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from stpn.config import ArtConfig, FamiliarityConfig, RunConfig
+from stpn.config import STPN_MODELS, ArtConfig, FamiliarityConfig, RunConfig
 from stpn.energy import EnergyMeter
 from stpn.nn.core import RecurrentCore
 from stpn.tasks import art, familiarity
@@ -193,8 +193,15 @@ class FamiliarityTrainer(SupervisedTrainer[FamiliarityConfig]):
     sample_unit = "iterations"
 
     def __init__(self, config: FamiliarityConfig) -> None:
-        core = build_core(config, config.input_size)
-        super().__init__(config, SequenceModel(core, 1, last_only=False))
+        hebbff = (
+            {"constraint": "clipped", "init": "familiarity"} if config.model == "hebbff" else {}
+        )
+        core = build_core(config, config.input_size, **hebbff)
+        model = SequenceModel(core, 1, last_only=False)
+        _initialise(model.readout)
+        if config.model in STPN_MODELS:
+            _initialise(core)
+        super().__init__(config, model)
         if config.mode == "dataset":
             self._fixed = self._draw("train")
 
@@ -242,6 +249,18 @@ class FamiliarityTrainer(SupervisedTrainer[FamiliarityConfig]):
                 correct += int((answers == labels.bool()).sum())
                 total += labels.numel()
         return _evaluation(100.0 * correct / total, meter)
+
+
+def _initialise(module: nn.Module) -> None:
+    """HebbFF's start, which the task prescribes: weights ~ N(0, 1/fan_in), biases ~ N(0, 1).
+
+    lambda and gamma of an STPN keep their own.
+    """
+    for name, parameter in module.named_parameters():
+        if name.startswith("weight"):
+            nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5)
+        elif name.startswith("bias"):
+            nn.init.normal_(parameter)
 
 
 def _evaluation(accuracy: float, meter: EnergyMeter) -> Evaluation:
