@@ -94,9 +94,9 @@ class _Operands:
     def put_rate(self, name: str, tensor: Tensor, rows: int, columns: int) -> None:
         """lambda or gamma: per synapse, per row or for all."""
         tensor = tensor.contiguous()
-        row, column = tensor.expand(rows, columns).stride()
-        if column == 0:  # one per row, or one for all
-            row = 0 if tensor.shape[0] == 1 else 1
+        # By shape, not by stride: the stride of a dimension of size 1 says nothing.
+        per_synapse = tuple(tensor.shape) == (rows, columns)
+        row, column = (columns, 1) if per_synapse else (0 if tensor.shape[0] == 1 else 1, 0)
         self._alive.append(tensor)
         setattr(self.call, name, tensor.data_ptr())
         stem = name.rstrip("_")
