@@ -1,7 +1,7 @@
 """Modulated plasticity and fast weights in plain PyTorch: the specification of both.
 
-Each recurrence is a pure step and a loop over time around it. The native kernels have the signatures
-of `modplast` and `fast_weights`, and are tested against these.
+Each recurrence is a pure step and a loop over time around it. The native kernels have the
+signatures of `modplast` and `fast_weights`, and are tested against these.
 
 Notation: B batch, T time steps, H hidden units. The drive `p` (B, T, H) is what comes from outside
 the recurrence, input projection and bias, computed for all steps at once by the layer.
@@ -31,7 +31,7 @@ def modplast_step(
     eta: Tensor | None,  # () learning rate of the unmodulated form
     power_weight: Tensor | None = None,  # (H,)
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """One step of Miconi et al. 2019: `(h', hebb', power)`, power (B,) of the recurrent synapses."""
+    """One step of Miconi et al. 2019: `(h', hebb', power)`, power (B,) of recurrent synapses."""
     g = w + alpha * hebb  # (B, H, H)
     new_h = torch.tanh(p + torch.einsum("bij,bj->bi", g, h))
     if v is not None:
@@ -87,7 +87,7 @@ def fast_weights_step(
     eps: float = 1e-5,
     power_weight: Tensor | None = None,  # (H,)
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """One step of Ba et al. 2016: `(h', a', power)`, power (B,) of slow and fast recurrent synapses."""
+    """One step of Ba et al. 2016: `(h', a', power)`, power (B,) of slow and fast synapses."""
 
     def activate(z: Tensor) -> Tensor:
         return torch.tanh(functional.layer_norm(z, z.shape[-1:], ln_weight, ln_bias, eps))

@@ -1,0 +1,33 @@
+"""Power of synapses that stay as they are: `sum_ij power_weight_j u_j^2 |w_ij|`.
+
+Plastic synapses change at every step, so their power comes out of their recurrences.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def static_power(u: Tensor, weight: Tensor, power_weight: Tensor | None = None) -> Tensor:
+    """u (..., D) into `weight` (R, D), summed over all synapses: (...,).
+
+    `power_weight` (D,) is what each input counts; None: all count 1.
+    """
+    cost = weight.abs().sum(0)  # (D,): of one unit of squared input
+    return u.square() @ (cost if power_weight is None else cost * power_weight)
+
+
+def previous(
+    y: Tensor,  # (B, T, H)
+    h0: Tensor,  # (B, H)
+    reset: Tensor | None = None,  # (B, T) bool
+    lengths: Tensor | None = None,  # (B,)
+) -> Tensor:
+    """h_prev (B, T, H): what recurrent synapses saw when `y` came out; 0 past the ends."""
+    h = torch.cat([h0.unsqueeze(1), y[:, :-1]], 1)
+    silent = reset
+    if lengths is not None:
+        ended = torch.arange(y.shape[1], device=y.device) >= lengths.unsqueeze(1)
+        silent = ended if silent is None else silent | ended
+    return h if silent is None else h.masked_fill(silent.unsqueeze(-1), 0.0)
