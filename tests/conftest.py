@@ -23,6 +23,14 @@ def poisoned_memory() -> Iterator[None]:
         torch.utils.deterministic.fill_uninitialized_memory = fill
 
 
+@pytest.fixture
+def fresh_compiler() -> Iterator[None]:
+    """All cores share their `forward`, and torch.compile gives up after eight variants of it."""
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)

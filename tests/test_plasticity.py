@@ -87,6 +87,7 @@ def test_frozen_weights_still_learn() -> None:
     assert layer.weight_l0.grad.abs().max() > 0
 
 
+@pytest.mark.usefixtures("fresh_compiler")
 def test_frozen_plasticity_is_seen_by_a_compiled_layer() -> None:
     layer, x = STPNr(INPUTS, HIDDEN, batch_first=True), sequence()[:, :2]
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")

@@ -427,6 +427,7 @@ def test_autocast_computes_in_the_parameters_dtype(kind) -> None:
         torch.testing.assert_close(h, expected[0])
 
 
+@pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("kind", LAYERS)
 def test_compiles_without_graph_breaks(kind) -> None:
     layer = kind(INPUTS, HIDDEN, bidirectional=True, batch_first=True)
@@ -437,6 +438,7 @@ def test_compiles_without_graph_breaks(kind) -> None:
     torch.testing.assert_close(compiled(x), layer(x))
 
 
+@pytest.mark.usefixtures("fresh_compiler")
 def test_compiled_step_updates_the_state_in_place() -> None:
     layer = STPNr(INPUTS, HIDDEN)
     step = torch.compile(layer.step, fullgraph=True, backend="aot_eager")

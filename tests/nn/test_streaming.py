@@ -181,6 +181,7 @@ def test_cell_parameters_and_repr(cell_type) -> None:
     assert plain(torch.randn(BATCH, INPUTS, dtype=torch.float64))[0].dtype == torch.float64
 
 
+@pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("cell_type", [cell for _, cell in PAIRS])
 def test_cells_compile_without_graph_breaks(cell_type) -> None:
     cell = cell_type(INPUTS, HIDDEN)
