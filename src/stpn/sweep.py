@@ -19,6 +19,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -152,30 +153,29 @@ class LocalExecutor:
 
     def _attend(self, job: Job, process: subprocess.Popen[str]) -> None:
         """Turn a worker's output into events until it ends."""
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
         log: deque[str] = deque(maxlen=LOG_LINES)
-        stderr = process.stderr
-        reader = threading.Thread(target=lambda: log.extend(stderr), daemon=True)
-        reader.start()
-        try:
-            json.dump({"config": job.config.to_dict(), "root": str(job.root)}, process.stdin)
-            process.stdin.close()
-        except BrokenPipeError:
-            pass  # it died before it read: its exit code says more
         last: dict[str, Any] = {}
-        for line in process.stdout:
-            try:
-                last = json.loads(line)
-                kind = last.pop("event")
-            except (ValueError, KeyError, TypeError, AttributeError):
-                continue  # a library printed something of its own
-            last["kind"] = kind
-            self._events.put(Event(job, kind, last))
-        code = process.wait()
-        reader.join()
-        self._events.put(Event(job, "result", {"result": _result(job, code, last, log)}))
+        with process:
+            stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
+            assert stdin is not None
+            assert stdout is not None
+            assert stderr is not None
+            reader = threading.Thread(target=log.extend, args=(stderr,), daemon=True)
+            reader.start()
+            # a worker that dies before it reads says so by its exit code
+            with suppress(BrokenPipeError):
+                json.dump({"config": job.config.to_dict(), "root": str(job.root)}, stdin)
+                stdin.close()
+            for line in stdout:
+                try:
+                    content = json.loads(line)
+                    last = {"kind": content.pop("event"), **content}
+                except (ValueError, KeyError, TypeError, AttributeError):
+                    continue  # a library printed something of its own
+                self._events.put(Event(job, last["kind"], last))
+            reader.join()
+        result = _result(job, process.returncode, last, log)
+        self._events.put(Event(job, "result", {"result": result}))
 
     def _interrupt(self) -> None:
         self._waiting.clear()

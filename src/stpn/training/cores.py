@@ -2,26 +2,53 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
+from stpn import experiments
 from stpn.config import STPN_MODELS, STPN_SETTINGS, RunConfig
+from stpn.errors import ConfigError
 from stpn.nn import registry
 from stpn.nn.core import RecurrentCore
 
-Config = TypeVar("Config", bound=RunConfig)
+DEFAULT_SIZE = 64
+"""Hidden units on a task that the paper has not."""
 
 
-def build_core(config: RunConfig, input_size: int, **options: Any) -> RecurrentCore:
-    """The core that `config` describes, batch first; `options` are the model's own."""
+def build_core(
+    config: RunConfig, input_size: int, *, output_size: int = 0, **options: Any
+) -> RecurrentCore:
+    """The core that `config` describes, batch first; `options` are the model's own.
+
+    With a hidden size of None, a model outside the paper's grid becomes as large as leaves it, with
+    a linear readout to `output_size`, about as many parameters as the paper's model on the task.
+    """
     if config.model in STPN_MODELS:
         settings = {name: getattr(config, name) for name in STPN_SETTINGS}
         settings["norm"] = None if config.norm == "none" else config.norm
         options = {**settings, **options}
-    return registry.build(
+    options["num_layers"] = config.num_layers
+    try:
+        size = config.hidden_size or _fair_size(config, input_size, output_size, options)
+        return registry.build(config.model, input_size, size, batch_first=True, **options)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{config.model} refuses its settings: {error}") from error
+
+
+def _fair_size(
+    config: RunConfig, input_size: int, output_size: int, options: dict[str, Any]
+) -> int:
+    task = experiments.get(config.task)
+    if not task.models:
+        return DEFAULT_SIZE
+    if config.model in task.hidden_sizes:
+        return task.hidden_sizes[config.model]
+    name, size = next(iter(task.hidden_sizes.items()))
+    paper = registry.build(name, input_size, size, device="meta")
+    parameters = sum(parameter.numel() for parameter in paper.parameters())
+    return registry.hidden_size_for(
         config.model,
-        input_size,
-        config.hidden_size,
-        num_layers=config.num_layers,
-        batch_first=True,
+        parameters=parameters + output_size * (size + 1),
+        input_size=input_size,
+        output_size=output_size,
         **options,
     )

@@ -6,6 +6,7 @@ coding) is prepared in bulk or drawn from streams that depend on nothing but the
 
 from __future__ import annotations
 
+import dataclasses
 from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Generic, TypeVar
@@ -51,7 +52,7 @@ class SupervisedTrainer(Trainer, Generic[Config]):
     proficiency_name = "accuracy"
 
     def __init__(self, config: Config, model: SequenceModel) -> None:
-        self.config = config
+        self.config = dataclasses.replace(config, hidden_size=model.core.hidden_size)
         self.model = model
         self.network: nn.Module = model
         """What computes; a data-parallel wrapper of `model` may take its place."""
@@ -129,7 +130,7 @@ class ArtTrainer(SupervisedTrainer[ArtConfig]):
     proficiency_name = "validation accuracy"
 
     def __init__(self, config: ArtConfig) -> None:
-        core = build_core(config, art.NUM_SYMBOLS)
+        core = build_core(config, art.NUM_SYMBOLS, output_size=art.NUM_SYMBOLS)
         super().__init__(config, SequenceModel(core, art.NUM_SYMBOLS, last_only=True))
         self.data = art.dataset(
             config.train_size,
@@ -193,10 +194,10 @@ class FamiliarityTrainer(SupervisedTrainer[FamiliarityConfig]):
     sample_unit = "iterations"
 
     def __init__(self, config: FamiliarityConfig) -> None:
-        hebbff = (
-            {"constraint": "clipped", "init": "familiarity"} if config.model == "hebbff" else {}
-        )
-        core = build_core(config, config.input_size, **hebbff)
+        options = {}
+        if config.model == "hebbff":
+            options = {"constraint": "clipped", "init": "familiarity"}
+        core = build_core(config, config.input_size, output_size=1, **options)
         model = SequenceModel(core, 1, last_only=False)
         _initialise(model.readout)
         if config.model in STPN_MODELS:

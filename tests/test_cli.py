@@ -1,0 +1,316 @@
+"""The `stpn` command as a user meets it."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from stpn.cli import COMMANDS, main
+from stpn.runs import Run, find
+from stpn.training import checkpoint
+
+TINY = ["--epochs", "2", "--train-size", "60", "--validation-size", "20", "--test-size", "20"]
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def finished(runs, capsys):
+    assert main(["train", "art", *TINY, "--quiet"]) == 0
+    capsys.readouterr()
+    return runs / "art" / "stpnr" / "seed0"
+
+
+def python(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+
+class TestOverview:
+    @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["help"]])
+    def test_help_names_every_command(self, capsys, arguments):
+        assert main(arguments) == 0
+        out = capsys.readouterr().out
+        assert all(name in out for name in COMMANDS)
+
+    def test_help_loads_nothing_heavy(self):
+        code = "import sys; from stpn.cli import main; main(['--help'])"
+        assert python(f"{code}; sys.exit('torch' in sys.modules)").returncode == 0
+
+    @pytest.mark.parametrize("name", COMMANDS)
+    def test_every_command_has_help(self, capsys, name):
+        with pytest.raises(SystemExit) as caught:
+            main([name, "--help"])
+        assert caught.value.code == 0
+        assert f"stpn {name}" in capsys.readouterr().out
+
+    def test_version(self, capsys):
+        assert main(["--version"]) == 0
+        assert capsys.readouterr().out.startswith("stpn 0")
+
+    def test_an_unknown_command_is_answered_with_the_nearest(self, capsys):
+        assert main(["trian"]) == 2
+        assert "unknown command 'trian'. Did you mean 'train'?" in capsys.readouterr().err
+
+    def test_python_dash_m(self):
+        done = subprocess.run(
+            [sys.executable, "-m", "stpn", "--version"], capture_output=True, text=True
+        )
+        assert done.stdout.startswith("stpn ")
+
+    def test_a_closed_pipe_is_no_crash(self):
+        read, write = os.pipe()
+        os.close(read)
+        command = [sys.executable, "-m", "stpn", "list", "--json"]
+        done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True)
+        os.close(write)
+        assert "Traceback" not in done.stderr
+
+
+class TestList:
+    def test_tasks_models_and_figures(self, capsys):
+        assert main(["list"]) == 0
+        out = capsys.readouterr().out
+        assert "familiarity-infinite-r6" in out
+        assert "modplast" in out
+        assert "98.55 ± 2.76" in out
+
+    def test_json(self, capsys):
+        assert main(["list", "--json"]) == 0
+        content = json.loads(capsys.readouterr().out)
+        assert content["tasks"]["art"]["hidden_sizes"]["stpnr"] == 11
+
+    def test_runs(self, capsys, finished, runs):
+        assert main(["list", "--runs", "runs"]) == 0
+        assert "finished" in capsys.readouterr().out
+        (runs / "art" / "broken").mkdir()
+        (runs / "art" / "broken" / "config.json").write_text("{")
+        assert main(["list", "--runs", "runs", "--json"]) == 0
+        content = json.loads(capsys.readouterr().out)
+        assert [run["status"] for run in content["runs"]] == ["finished"]
+        assert len(content["problems"]) == 1
+
+
+class TestTrain:
+    def test_ends_with_our_figures_beside_the_papers_and_the_path(self, runs, capsys):
+        assert main(["train", "art", *TINY]) == 0
+        out = capsys.readouterr().out
+        assert "epoch 2/2" in out
+        assert "98.55 ± 2.76" in out
+        assert "10.9 ± 3.8" in out
+        assert "trained for 2 of the paper's 200 epochs" in out
+        assert out.endswith("run: runs/art/stpnr/seed0\n")
+        assert Run.open(runs / "art/stpnr/seed0").summary["finished"]
+
+    def test_json_lines(self, runs, capsys):
+        assert main(["train", "art", *TINY, "--json"]) == 0
+        events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        kinds = [event["event"] for event in events if event["event"] != "progress"]
+        assert kinds == ["started", "row", "row", "evaluating", "finished"]
+        assert events[-1]["summary"]["done"] == 2
+
+    def test_tensorboard_events_lie_beside_the_metrics(self, runs):
+        pytest.importorskip("tensorboard")
+        assert main(["train", "art", *TINY, "--quiet"]) == 0
+        assert list((runs / "art/stpnr/seed0/tensorboard").glob("events.*"))
+        assert main(["train", "art", *TINY, "--quiet", "--seed", "1", "--no-tensorboard"]) == 0
+        assert not (runs / "art/stpnr/seed1/tensorboard").exists()
+
+    def test_help_shows_the_defaults_of_task_and_model(self, capsys):
+        with pytest.raises(SystemExit):
+            main(["train", "familiarity-infinite-r6", "--model", "hebbff", "--help"])
+        out = " ".join(capsys.readouterr().out.split())
+        assert "(default: 3500)" in out
+        assert "--log-every" in out
+        assert "--batch-size" not in out
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["arts"], "unknown task 'arts' (did you mean 'art'?)"),
+            (["art", "--model", "ltsm"], "unknown model 'ltsm' (did you mean 'lstm'?)"),
+            (["art", "--epochs", "0"], "epochs must be >= 1, not 0"),
+            (["art", "--optimizer", "Adm"], "unknown optimizer 'Adm' (did you mean 'Adam'?)"),
+            (["art", "--model", "lstm", "--clamp", "1"], "clamp is a setting of STPN models"),
+            (["--config", "missing.json"], "cannot read missing.json: No such file"),
+        ],
+    )
+    def test_impossible_values_are_refused_before_anything_starts(
+        self, runs, capsys, arguments, message
+    ):
+        assert main(["train", *arguments]) == 2
+        assert message in capsys.readouterr().err
+        assert not runs.exists()
+
+    @pytest.mark.parametrize("arguments", [["--epoch", "3"], ["--epochs", "x"], ["--norm", "pst"]])
+    def test_unknown_flags_and_wrong_types_are_refused(self, runs, arguments):
+        with pytest.raises(SystemExit) as caught:
+            main(["train", "art", *arguments])
+        assert caught.value.code == 2
+        assert not runs.exists()
+
+    def test_an_existing_run_is_not_touched(self, finished, capsys):
+        assert main(["train", "art", *TINY]) == 1
+        assert "already holds a run, nothing was changed" in capsys.readouterr().err
+
+    def test_config_file_and_flags_that_win(self, finished, runs, tmp_path, capsys):
+        assert main(["train", "--config", str(finished / "config.json"), "--seed", "4"]) == 0
+        run = Run.open(runs / "art/stpnr/seed4")
+        assert (run.config["epochs"], run.config["train_size"]) == (2, 60)
+        capsys.readouterr()
+        assert (
+            main(["train", "familiarity-infinite-r3", "--config", str(finished / "config.json")])
+            == 2
+        )
+        assert "configures art, not familiarity-infinite-r3" in capsys.readouterr().err
+        (tmp_path / "bad.json").write_text('{"task": "art", "epoch": 2}')
+        assert main(["train", "--config", "bad.json"]) == 2
+        assert "unknown setting of art 'epoch'" in capsys.readouterr().err
+
+    def test_another_model_than_the_config_files_gets_its_own_size(self, finished, runs):
+        arguments = [
+            "train",
+            "--config",
+            str(finished / "config.json"),
+            "--model",
+            "rnn",
+            "--quiet",
+        ]
+        assert main(arguments) == 0
+        assert Run.open(runs / "art/rnn/seed0").config["hidden_size"] == 20
+
+    def test_errors_are_json_too(self, finished, capsys):
+        assert main(["train", "art", *TINY, "--json"]) == 1
+        (event,) = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+        assert event["event"] == "error"
+        assert "already holds a run" in event["message"]
+
+
+class TestLook:
+    def test_show(self, finished, capsys):
+        assert main(["show", str(finished)]) == 0
+        out = capsys.readouterr().out
+        assert "finished" in out
+        assert "98.55 ± 2.76" in out
+        assert "epochs=2" in out
+
+    def test_show_an_unfinished_run(self, runs, capsys):
+        Run.create(runs / "r", {"task": "art", "model": "stpnr", "seed": 0})
+        assert main(["show", "runs/r"]) == 0
+        out = capsys.readouterr().out
+        assert "runs/r: new" in out
+        assert "stpn resume runs/r" in out
+
+    def test_show_json(self, finished, capsys):
+        assert main(["show", str(finished), "--json"]) == 0
+        content = json.loads(capsys.readouterr().out)
+        assert content["status"] == "finished"
+        assert content["last"]["step"] == 2
+
+    def test_show_what_is_no_run(self, tmp_path, capsys):
+        assert main(["show", str(tmp_path)]) == 1
+        assert "is not a run" in capsys.readouterr().err
+
+    def test_eval_repeats_the_summary_and_changes_nothing(self, finished, capsys):
+        before = {p: p.stat().st_mtime_ns for p in finished.iterdir()}
+        assert main(["eval", str(finished), "--json"]) == 0
+        again, summary = json.loads(capsys.readouterr().out), Run.open(finished).summary
+        for key in ("proficiency", "power", "power_per_step", "done", "finished"):
+            assert again[key] == summary[key]
+        assert {p: p.stat().st_mtime_ns for p in finished.iterdir()} == before
+        assert main(["eval", str(finished)]) == 0
+        assert "98.55 ± 2.76" in capsys.readouterr().out
+
+    def test_export(self, finished, tmp_path, capsys):
+        Run.create(finished.parent / "seed1", {"task": "art", "model": "stpnr", "seed": 1})
+        assert main(["export", "runs", "results"]) == 0
+        out = capsys.readouterr().out
+        assert "1 runs written below results" in out
+        assert "unfinished, left out: runs/art/stpnr/seed1" in out
+        assert (tmp_path / "results/art/stpnr/seed0.json").exists()
+
+
+def train_command(root, *flags):
+    return [sys.executable, "-m", "stpn", "train", "art", "--out", str(root), "--json", *flags]
+
+
+LONG = ["--epochs", "30", "--train-size", "640", "--validation-size", "20", "--test-size", "200"]
+LONG += ["--threads", "1", "--checkpoint-seconds", "0.05", "--no-tensorboard"]
+
+
+@pytest.mark.slow
+def test_killed_again_and_again_a_run_ends_bit_identical(tmp_path):
+    """kill -9 at random moments until the run is through, then compare with an unharmed one."""
+    rng = random.Random(0)
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    subprocess.run(train_command(whole, *LONG), check=True, stdout=subprocess.DEVNULL)
+    path = cut / "art" / "stpnr" / "seed0"
+    command, kills = train_command(cut, *LONG), 0
+    while True:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        process.stdout.readline()  # it has started
+        if kills < 4:
+            time.sleep(rng.uniform(0, 0.6))
+            process.kill()
+            kills += 1
+        process.stdout.read()
+        process.stdout.close()
+        if process.wait() == 0:
+            break
+        assert process.returncode == -signal.SIGKILL
+        Run.open(path).metrics()  # readable at any kill point
+        command = [sys.executable, "-m", "stpn", "resume", str(path), "--json", "--no-tensorboard"]
+    (a,), (b,) = find(whole), find(cut)
+    ours, theirs = checkpoint.read(a.checkpoint), checkpoint.read(b.checkpoint)
+    assert flat(ours["trainer"]) == flat(theirs["trainer"])
+    assert (ours["torch_rng"] == theirs["torch_rng"]).all()
+    drop = {"seconds": None}
+    assert [{**row, **drop} for row in a.metrics()] == [{**row, **drop} for row in b.metrics()]
+    assert a.summary["proficiency"] == b.summary["proficiency"]
+
+
+def flat(value):
+    if isinstance(value, dict):
+        return {key: flat(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [flat(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_and_names_the_command_that_goes_on(tmp_path):
+    command = [sys.executable, "-m", "stpn", "train", "art", "--out", str(tmp_path), *LONG]
+    process = subprocess.Popen([*command, "--epochs", "100000"], stdout=subprocess.PIPE, text=True)
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    out = process.stdout.read()
+    process.stdout.close()
+    assert process.wait() == 130
+    assert out.endswith(f"go on with:\n  stpn resume {tmp_path}/art/stpnr/seed0\n")
+    assert Run.open(tmp_path / "art/stpnr/seed0").status == "stopped"
+
+
+@pytest.mark.slow
+def test_a_second_process_is_kept_out(tmp_path):
+    first = subprocess.Popen(
+        train_command(tmp_path, *LONG, "--epochs", "100000"), stdout=subprocess.PIPE, text=True
+    )
+    first.stdout.readline()
+    path = tmp_path / "art/stpnr/seed0"
+    second = subprocess.run(
+        [sys.executable, "-m", "stpn", "resume", str(path)], capture_output=True, text=True
+    )
+    assert second.returncode == 1
+    assert f"is in use by process {first.pid} on" in second.stderr
+    first.terminate()
+    first.stdout.read()
+    first.stdout.close()
+    assert first.wait() == 128 + signal.SIGTERM
