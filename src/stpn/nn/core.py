@@ -172,7 +172,7 @@ class Recurrence(nn.Module):
         self, name: str, state: object, input_size: int, batch: tuple[int, ...], like: Tensor
     ) -> Any:
         shapes = [batch + shape for shape in self._state_shapes(input_size)]
-        dtype = None if _autocast(like) else like.dtype
+        dtype = _expected_dtype(like)
         return checks.state(name, state, self.state_type, shapes, like.device, dtype)
 
     def _power_weight(self, input_size: int, first: bool, x: Tensor) -> Tensor | None:
@@ -216,8 +216,8 @@ class Recurrence(nn.Module):
     ) -> tuple[Tensor, tuple[Any, ...]]:
         """One step through the layers, `between` applied to what goes from one to the next."""
         batched, in_place = x.dim() == 2, not torch.is_grad_enabled()
-        like = self._like()
-        compute = _compute_dtype(like.dtype)
+        dtype = self._like().dtype
+        compute = _compute_dtype(dtype)
         y = x.to(compute) if batched else x.to(compute).unsqueeze(0)
         if reset is not None and not batched:
             reset = reset.unsqueeze(0)
@@ -228,17 +228,17 @@ class Recurrence(nn.Module):
             if in_place and any(value.requires_grad for value in given):
                 given = given.clone()
             batch = given if batched else rebuilt(given, [v.unsqueeze(0) for v in given])
-            work = batch.to(compute)
+            work = batch if all(v.dtype == compute for v in batch) else batch.to(compute)
             y, new = self._one_step(between(y) if k else y, work, reset, input_size, suffix, k == 0)
             if in_place:
-                for old, value in zip(batch, new, strict=True):
-                    if old is not value:
+                if new is not batch:  # converted: the caller's tensors are to change
+                    for old, value in zip(batch, new, strict=True):
                         old.copy_(value)
                 new_states.append(given)
             else:
                 new = new if batched else rebuilt(new, [v.squeeze(0) for v in new])
-                new_states.append(new.to(like.dtype))
-        return (y if batched else y.squeeze(0)).to(like.dtype), tuple(new_states)
+                new_states.append(new.to(dtype))
+        return (y if batched else y.squeeze(0)).to(dtype), tuple(new_states)
 
 
 class RecurrentCore(Recurrence):
@@ -382,7 +382,7 @@ class RecurrentCore(Recurrence):
 
     def _checked_input(self, x: object, ranks: tuple[int, ...], shapes: str) -> Tensor:
         like = self._like()
-        x = checks.tensor("x", x, like.device, None if _autocast(like) else like.dtype)
+        x = checks.tensor("x", x, like.device, _expected_dtype(like))
         if x.dim() not in ranks or x.shape[-1] != self.input_size:
             raise ValueError(
                 f"x: expected {shapes} with I = {self.input_size}, got shape {tuple(x.shape)}"
@@ -499,7 +499,7 @@ class RecurrentCell(Recurrence):
         self, x: Tensor, state: Any = None, reset: Tensor | None = None
     ) -> tuple[Tensor, Any]:
         like = self._like()
-        x = checks.tensor("x", x, like.device, None if _autocast(like) else like.dtype)
+        x = checks.tensor("x", x, like.device, _expected_dtype(like))
         if x.dim() not in (1, 2) or x.shape[-1] != self.input_size:
             raise ValueError(
                 f"x: expected (B, I) or (I,) with I = {self.input_size}, got {tuple(x.shape)}"
@@ -527,6 +527,11 @@ def last_step(y: Tensor, lengths: Tensor | None) -> Tensor:
     if lengths is None:
         return y[:, -1].clone()
     return y[torch.arange(y.shape[0], device=y.device), lengths - 1]
+
+
+def _expected_dtype(like: Tensor) -> torch.dtype | None:
+    """Of arguments: that of the parameters, or any (None) under autocast."""
+    return None if _autocast(like) else like.dtype
 
 
 def _autocast(like: Tensor) -> bool:
