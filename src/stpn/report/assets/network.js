@@ -1,0 +1,167 @@
+/* A trained network in the browser: the recurrence of stpn/ops/reference.py, step by step.
+ *
+ * Notation: I inputs, H hidden units, R rows of synapses (H, or 4H with gates), D columns (inputs,
+ * then hidden units). Every matrix is a flat array of rows. Lambda and gamma come expanded to
+ * (R, D), zero where a synapse is not plastic, so their granularity needs no code here. Numbers are
+ * computed in double precision from the float32 weights. */
+"use strict";
+
+const Network = (() => {
+  const NORM_EPS = 1e-16;
+  const sigmoid = (value) => 1 / (1 + Math.exp(-value));
+  const ACTIVATIONS = { tanh: Math.tanh, sigmoid, relu: (value) => Math.max(value, 0) };
+
+  /* Little-endian float32 in base64, as Python writes them. */
+  function decode(text) {
+    const raw = atob(text);
+    const bytes = Uint8Array.from(raw, (character) => character.charCodeAt(0));
+    const view = new DataView(bytes.buffer);
+    return Float64Array.from({ length: bytes.length / 4 }, (_, i) => view.getFloat32(4 * i, true));
+  }
+
+  function load(exported) {
+    const tensors = ["weight", "bias", "lambda", "gamma", "norm_scale"];
+    const layers = exported.layers.map((layer) => ({
+      ...layer,
+      ...Object.fromEntries(tensors.map((name) => [name, layer[name] && decode(layer[name])])),
+    }));
+    const readout = {
+      weight: decode(exported.readout.weight),
+      bias: exported.readout.bias && decode(exported.readout.bias),
+    };
+    return { ...exported, layers, readout };
+  }
+
+  /* Norm of each row, or of the whole matrix repeated for each row; 1 where all is zero. */
+  function divisors(matrix, layer) {
+    const { rows, columns, norm_over: over } = layer;
+    const squares = new Float64Array(rows);
+    for (let r = 0; r < rows; r++)
+      for (let d = 0; d < columns; d++) squares[r] += matrix[r * columns + d] ** 2;
+    if (over === "layer") squares.fill(squares.reduce((sum, value) => sum + value, 0));
+    return squares.map((square) => (square > 0 ? Math.sqrt(square) + NORM_EPS : 1));
+  }
+
+  /* The efficacies as the neurons use them (R, D), and their divisors (R) if there is a norm. */
+  function efficacies(layer, f) {
+    const { rows, columns, weight } = layer;
+    const g = weight.map((value, i) => value + f[i]);
+    if (layer.norm === null) return { g, n: null };
+    const n = divisors(g, layer);
+    for (let r = 0; r < rows; r++) {
+      const factor = layer.norm_scale ? layer.norm_scale[r] : 1;
+      for (let d = 0; d < columns; d++) g[r * columns + d] *= factor / n[r];
+    }
+    return { g, n };
+  }
+
+  /* F after the step; post holds the activation of each row. */
+  function plasticity(layer, f, post, u, n) {
+    const { rows, columns, gamma, lambda, weight, clamp } = layer;
+    const pre = Float64Array.from(u);
+    if (layer.rule === "oja")
+      for (let r = 0; r < rows; r++)
+        for (let d = 0; d < columns; d++) pre[d] -= post[r] * f[r * columns + d];
+    const next = new Float64Array(f.length);
+    for (let r = 0; r < rows; r++) {
+      const divisor = layer.norm === "pre" ? n[r] : 1;
+      for (let d = 0; d < columns; d++) {
+        const i = r * columns + d;
+        const value = gamma[i] * post[r] * pre[d] + (lambda[i] * f[i]) / divisor;
+        next[i] = clamp === null ? value : Math.min(Math.max(value, -clamp), clamp);
+      }
+    }
+    if (layer.norm === "post") {
+      const after = divisors(weight.map((value, i) => value + next[i]), layer);
+      for (let i = 0; i < next.length; i++) next[i] /= after[Math.floor(i / columns)];
+    }
+    return next;
+  }
+
+  function initialState(layer) {
+    return {
+      h: new Float64Array(layer.hidden_size),
+      c: new Float64Array(layer.hidden_size),
+      f: new Float64Array(layer.rows * layer.columns),
+    };
+  }
+
+  /* One step of one layer: state {h, c, f} and input x to the next state, with g and power. */
+  function step(layer, state, x) {
+    const { rows, columns, hidden_size: hidden } = layer;
+    const u = layer.recurrent ? [...x, ...state.h] : x;
+    const { g, n } = efficacies(layer, state.f);
+    const sums = new Float64Array(rows);
+    let power = 0;
+    for (let r = 0; r < rows; r++) {
+      for (let d = 0; d < columns; d++) {
+        const efficacy = g[r * columns + d];
+        sums[r] += efficacy * u[d];
+        power += u[d] * u[d] * Math.abs(efficacy);
+      }
+      if (layer.bias) sums[r] += layer.bias[r];
+    }
+    let post, h, c = state.c;
+    if (layer.gated) {
+      const gates = [sigmoid, sigmoid, Math.tanh, sigmoid]; // i, f, g, o
+      post = sums.map((value, r) => gates[Math.floor(r / hidden)](value));
+      c = state.c.map((value, j) => post[hidden + j] * value + post[j] * post[2 * hidden + j]);
+      h = c.map((value, j) => post[3 * hidden + j] * Math.tanh(value));
+    } else {
+      post = sums.map(ACTIVATIONS[layer.nonlinearity]);
+      h = post;
+    }
+    return { h, c, f: plasticity(layer, state.f, post, u, n), g, power };
+  }
+
+  function softmax(scores) {
+    const top = Math.max(...scores);
+    const weights = scores.map((score) => Math.exp(score - top));
+    const sum = weights.reduce((total, weight) => total + weight, 0);
+    return weights.map((weight) => weight / sum);
+  }
+
+  function readOut(network, h) {
+    const { weight, bias } = network.readout;
+    const scores = Array.from(network.symbols, (_, symbol) => {
+      let sum = bias ? bias[symbol] : 0;
+      for (let j = 0; j < h.length; j++) sum += weight[symbol * h.length + j] * h[j];
+      return sum;
+    });
+    return softmax(scores);
+  }
+
+  /* Read a sequence. For each step: the layers' h and g, the power of all layers together, and the
+   * probability of each symbol if the answer were asked for now. */
+  function run(network, text) {
+    let states = network.layers.map(initialState);
+    return Array.from(text, (character) => {
+      const symbol = network.symbols.indexOf(character);
+      if (symbol < 0) throw new RangeError(`not a symbol of the task: "${character}"`);
+      let x = Array.from(network.symbols, (_, i) => (i === symbol ? 1 : 0));
+      const layers = network.layers.map((layer, k) => {
+        const result = step(layer, states[k], x);
+        x = Array.from(result.h);
+        return result;
+      });
+      states = layers;
+      const power = layers.reduce((sum, layer) => sum + layer.power, 0);
+      const probabilities = readOut(network, x);
+      const answer = network.symbols[probabilities.indexOf(Math.max(...probabilities))];
+      return { symbol: character, layers, power, probabilities, answer };
+    });
+  }
+
+  /* The digit that a whole sequence asks for; null for text that is none. */
+  function solve(text) {
+    const form = /^((?:[a-z][0-9])+)\?\?([a-z])$/.exec(text);
+    if (!form) return null;
+    const pairs = form[1].match(/../g);
+    const letters = new Set(pairs.map((pair) => pair[0]));
+    if (letters.size < pairs.length) return null;
+    const asked = pairs.find((pair) => pair[0] === form[2]);
+    return asked ? asked[1] : null;
+  }
+
+  return { load, run, solve };
+})();

@@ -1,0 +1,244 @@
+"""The runs found on disk, sorted into the paper's grid: what is there, short, or missing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from stpn import experiments
+from stpn.errors import ConfigError
+from stpn.report.statistics import Array, Estimate
+from stpn.report.style import TASK_ORDER, model_rank, task_rank
+from stpn.runs import RunResult, load_results
+
+Quantity = Literal["proficiency", "power"]
+QUANTITIES: tuple[Quantity, ...] = ("proficiency", "power")
+
+# Of runs that all stop short, those within a tenth of the longest are comparable with each other.
+COMPARABLE_REACH = 0.9
+
+# Settings that do not change what is measured.
+_INCIDENTAL = frozenset(
+    {
+        "seed",
+        "threads",
+        "backend",
+        "checkpoint_seconds",
+        "log_every",
+        "eval_every",
+        "eval_episodes",
+        "hidden_size",
+        "protocol",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of one model on one task, one per seed."""
+
+    task: str
+    model: str
+    runs: tuple[RunResult, ...]
+
+    @property
+    def experiment(self) -> experiments.Task | None:
+        """The paper's experiment, if this is one: it has the task and trained this model on it."""
+        experiment = experiments.TASKS.get(self.task)
+        return experiment if experiment and self.model in experiment.models else None
+
+    @property
+    def seeds_wanted(self) -> int | None:
+        """Seeds of the paper; None where the paper has no such experiment."""
+        return self.experiment.seeds if self.experiment else None
+
+    @cached_property
+    def used(self) -> tuple[RunResult, ...]:
+        """The runs whose figures count: the complete ones, or else those that went furthest."""
+        complete = tuple(run for run in self.runs if is_complete(run))
+        if complete:
+            return complete
+        furthest = max((run.summary["done"] for run in self.runs), default=0)
+        return tuple(run for run in self.runs if run.summary["done"] >= COMPARABLE_REACH * furthest)
+
+    @property
+    def is_short(self) -> bool:
+        """No run has reached the length of the protocol."""
+        return bool(self.used) and not is_complete(self.used[0])
+
+    @property
+    def reach(self) -> float:
+        """Part of the protocol that the shortest of the used runs went through."""
+        return min((run_reach(run) for run in self.used), default=0.0)
+
+    @property
+    def left_out(self) -> int:
+        """Runs that are still on their way and do not count yet."""
+        return len(self.runs) - len(self.used)
+
+    def estimate(self, quantity: Quantity) -> Estimate | None:
+        values = [run.summary.get(quantity) for run in self.used]
+        measured = tuple(float(value) for value in values if value is not None)
+        return Estimate(measured) if measured else None
+
+    @cached_property
+    def deviations(self) -> tuple[str, ...]:
+        """Settings in which a run differs from the paper's, in words."""
+        if self.experiment is None:
+            return ()
+        found: dict[str, None] = {}
+        for run in self.used:
+            for sentence in _deviations(run, self.experiment):
+                found[sentence] = None
+        return tuple(found)
+
+
+def run_reach(run: RunResult) -> float:
+    """Part of the protocol that a run went through; 1 where there is no protocol."""
+    protocol = run.summary["protocol"]
+    return float(run.summary["done"] / protocol) if protocol else 1.0
+
+
+def is_complete(run: RunResult) -> bool:
+    """Finished, evaluated, and as long as the protocol."""
+    return bool(run.summary.get("finished")) and run_reach(run) >= 1
+
+
+def task_of(run: RunResult) -> str:
+    """The task; runs outside the paper go by their environment."""
+    return run.task if run.task in TASK_ORDER else str(run.config.get("env", run.task))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Everything that the report is made of."""
+
+    root: Path
+    groups: dict[tuple[str, str], Group]
+    problems: list[str] = field(default_factory=list)
+    """What could not be read or was left out, one sentence each."""
+
+    def group(self, task: str, model: str) -> Group:
+        return self.groups.get((task, model)) or Group(task, model, ())
+
+    def models(self, task: str) -> list[str]:
+        """Models with runs on the task, in the report's order."""
+        return sorted((m for t, m in self.groups if t == task), key=model_rank)
+
+    @property
+    def tasks(self) -> list[str]:
+        return sorted({task for task, _ in self.groups}, key=task_rank)
+
+    @property
+    def runs(self) -> Iterator[RunResult]:
+        for group in self.groups.values():
+            yield from group.runs
+
+    def name(self, run: RunResult) -> str:
+        """A run's path below the root: how the report names it."""
+        try:
+            return run.path.relative_to(self.root).as_posix() or run.path.name
+        except ValueError:
+            return run.path.as_posix()
+
+
+def collect(root: str | Path) -> Grid:
+    """Read all runs under `root`; what is damaged becomes a problem, never an exception."""
+    root = Path(root)
+    problems: list[str] = []
+    kept: dict[tuple[str, str, int], RunResult] = {}
+    for run in load_results(root, problems):
+        fault = _fault(run)
+        if fault:
+            problems.append(f"{run.path}: {fault}; the run is left out")
+            continue
+        key = (task_of(run), run.model, run.seed)
+        if key in kept:
+            first, second = sorted((kept[key], run), key=_preference)
+            problems.append(
+                f"{second.path}: the same task, model and seed as {first.path}, which is used"
+            )
+            run = first
+        kept[key] = run
+    grouped: dict[tuple[str, str], list[RunResult]] = {}
+    for (task, model, _), run in sorted(kept.items()):
+        grouped.setdefault((task, model), []).append(run)
+    groups = {key: Group(*key, tuple(runs)) for key, runs in grouped.items()}
+    return Grid(root=root, groups=groups, problems=problems)
+
+
+def columns(run: RunResult, x: str, y: str) -> tuple[Array, Array]:
+    """Two columns of a run's curve, without the rows in which one is missing or not finite."""
+    rows = [(_number(a), _number(b)) for a, b in zip(run.curve[x], run.curve[y], strict=False)]
+    pairs = np.array([row for row in rows if all(map(math.isfinite, row))], dtype=np.float64)
+    pairs = pairs.reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]
+
+
+def power_per_step(run: RunResult) -> tuple[Array, Array]:
+    """Time steps, counted from 1, and the power there; empty where it was not measured.
+
+    A summary of a long sequence holds means over stretches of `power_stretch` steps: each stands
+    at the middle of its stretch.
+    """
+    values = np.array([_number(v) for v in run.summary.get("power_per_step") or []], np.float64)
+    stretch = _number(run.summary.get("power_stretch", 1))
+    steps: Array = np.arange(values.size, dtype=np.float64) * stretch + (stretch + 1) / 2
+    kept = np.isfinite(values)
+    return steps[kept], values[kept]
+
+
+def _number(value: Any) -> float:
+    ordinary = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if ordinary else math.nan
+
+
+def _fault(run: RunResult) -> str | None:
+    """Why the run's figures cannot be used, if they cannot."""
+    summary = run.summary
+    for name in ("done", "protocol"):
+        if not math.isfinite(_number(summary.get(name))):
+            return f"its summary does not say {name!r}"
+    if summary["protocol"] < 0:
+        return "its summary has a protocol of negative length"
+    if not run.curve["step"] and summary.get("proficiency") is None:
+        return "it has not measured anything yet"
+    for name in ("proficiency", "power"):
+        value = summary.get(name)
+        if value is not None and not math.isfinite(_number(value)):
+            return f"its {name} is not a finite number but {value!r}"
+    per_step = summary.get("power_per_step") or []
+    if not isinstance(per_step, list):
+        return "its power per step is not a list"
+    return None
+
+
+def _preference(run: RunResult) -> tuple[bool, float, str]:
+    """Of two runs of the same seed: the complete one, then the longer one."""
+    return (not is_complete(run), -run_reach(run), str(run.path))
+
+
+def _deviations(run: RunResult, experiment: experiments.Task) -> Iterator[str]:
+    """Settings of the run that are not the paper's.
+
+    The length of the run is not among them: how far a run went is shown by its reach.
+    """
+    choice = {"protocol": "paper"} if "paper" in experiment.protocols else {}
+    try:
+        reference = experiments.default_config(run.task, run.model, **choice)
+    except (ImportError, ConfigError):
+        return  # the settings of this task live in an extra that is not installed
+    ignored = _INCIDENTAL | {reference.total_field}
+    for name, expected in reference.to_dict().items():
+        actual = run.config.get(name, expected)
+        if name not in ignored and actual != expected:
+            yield f"{name} {actual} instead of {expected}"
+    size = experiment.hidden_sizes[run.model]
+    if run.config.get("hidden_size", size) not in (size, None):
+        yield f"hidden_size {run.config['hidden_size']} instead of {size}"

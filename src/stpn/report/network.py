@@ -1,0 +1,148 @@
+"""A trained ART network as JSON, so that the page can run it.
+
+The page's code knows one recurrence, rows of plastic synapses with or without the gates of an LSTM
+(`assets/network.js`). Every core that is a case of it can be shown: all STPNs with all their
+options, HebbFF (no norm, one lambda and one gamma), and RNN, LSTM and MLP, whose synapses never
+change. The others are named with the reason.
+"""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stpn.errors import StpnError
+from stpn.report.grid import Grid, run_reach
+from stpn.report.style import model_style
+from stpn.report.verdicts import percent
+from stpn.runs import RunResult
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from stpn.nn.core import RecurrentCore
+    from stpn.ops.reference import STPNOptions
+    from stpn.training.supervised import SequenceModel
+
+TASK = "art"
+
+
+class NotShown(StpnError):
+    """A network that the page cannot run."""
+
+
+def networks(grid: Grid) -> tuple[list[dict[str, Any]], list[str]]:
+    """For each model of ART its best network that has a checkpoint, and why others are missing."""
+    exported, reasons = [], []
+    for model in grid.models(TASK):
+        group = grid.group(TASK, model)
+        saved = [run for run in group.used if checkpoint_of(run) is not None]
+        if not saved:
+            reasons.append(f"{model_style(model).name}: no checkpoint beside its results")
+            continue
+        best = max(saved, key=lambda run: run.summary.get("proficiency") or 0.0)
+        try:
+            exported.append(export_run(best, grid.name(best)))
+        except StpnError as error:
+            reasons.append(f"{model_style(model).name}: {error}")
+    return exported, reasons
+
+
+def checkpoint_of(run: RunResult) -> Path | None:
+    path = run.path / "checkpoint.safetensors"
+    return path if path.is_file() else None
+
+
+def export_run(run: RunResult, name: str) -> dict[str, Any]:
+    """The network of a run, with the words that introduce it."""
+    from stpn.training.session import restored
+
+    with restored(run.path) as trainer:
+        content = export(trainer.model)  # type: ignore[arg-type]
+    accuracy = run.summary.get("proficiency")
+    reach = run_reach(run)
+    about = f"Run {name}: {content['layers'][0]['hidden_size']} hidden units"
+    about += "" if accuracy is None else f", accuracy {accuracy:.2f}%"
+    about += "" if reach >= 1 else f", trained for {percent(reach)} of the protocol"
+    title = f"{model_style(run.model).name}, seed {run.seed}"
+    return {"name": title, "about": f"{about}.", **content}
+
+
+def export(model: SequenceModel) -> dict[str, Any]:
+    """A core and its readout as the page reads them."""
+    from stpn.tasks.art import ALPHABET
+
+    core = model.core
+    if core.bidirectional:
+        raise NotShown("it reads the sequence from both ends, so it has no steps to show")
+    return {
+        "symbols": ALPHABET,
+        "layers": [_layer(core, size, suffix) for size, suffix in core._layers()],
+        "readout": {
+            "weight": _base64(model.readout.weight),
+            "bias": _base64(model.readout.bias),
+        },
+    }
+
+
+def _layer(core: RecurrentCore, input_size: int, suffix: str) -> dict[str, Any]:
+    """One layer; lambda and gamma (R, D), zero at synapses that are not plastic."""
+    weight, bias, lambda_, gamma, options, norm_scale = _synapses(core, suffix)
+    return {
+        "input_size": input_size,
+        "hidden_size": core.hidden_size,
+        "rows": weight.shape[0],
+        "columns": weight.shape[1],
+        "recurrent": options.recurrent,
+        "gated": weight.shape[0] == 4 * core.hidden_size,
+        "norm": options.norm,
+        "norm_over": options.norm_over,
+        "clamp": options.clamp,
+        "rule": options.rule,
+        "nonlinearity": options.nonlinearity,
+        "weight": _base64(weight),
+        "bias": _base64(bias),
+        "lambda": _base64(lambda_.expand_as(weight)),
+        "gamma": _base64(gamma.expand_as(weight)),
+        "norm_scale": _base64(norm_scale),
+    }
+
+
+def _synapses(
+    core: RecurrentCore, suffix: str
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor, STPNOptions, Tensor | None]:
+    """weight, bias, lambda, gamma, options and scale of the norm, as an STPN has them."""
+    import torch
+
+    from stpn.nn.hebbff import HebbFF
+    from stpn.nn.recurrent import LSTM, MLP, RNN
+    from stpn.nn.stpn import STPNf, STPNl, STPNr
+    from stpn.ops.reference import STPNOptions
+
+    if isinstance(core, STPNf | STPNr | STPNl):
+        norm_scale = core._parameter("norm_scale", suffix)
+        return (*core._tensors(suffix), core._options, norm_scale)
+    if isinstance(core, HebbFF):
+        options = STPNOptions(recurrent=False, norm=None, nonlinearity="sigmoid")
+        return (*core._tensors(suffix), options, None)
+    if isinstance(core, MLP):
+        weight, bias = (core._parameter(name, suffix) for name in ("weight", "bias"))
+        options = STPNOptions(recurrent=False, norm=None)
+    elif isinstance(core, RNN | LSTM):
+        weight_ih, weight_hh, *biases = core._weights(suffix)
+        weight, bias = torch.cat([weight_ih, weight_hh], dim=1), sum(biases) if biases else None
+        nonlinearity = core.nonlinearity if isinstance(core, RNN) else "tanh"
+        options = STPNOptions(recurrent=True, norm=None, nonlinearity=nonlinearity)
+    else:
+        raise NotShown(f"the page cannot run {type(core).__name__}")
+    constant = weight.new_zeros(1, 1)
+    return weight, bias, constant, constant, options, None
+
+
+def _base64(tensor: Tensor | None) -> str | None:
+    """Little-endian float32, row by row."""
+    if tensor is None:
+        return None
+    array = tensor.detach().cpu().float().contiguous().numpy().astype("<f4")
+    return base64.b64encode(array.tobytes()).decode("ascii")

@@ -1,0 +1,236 @@
+"""Figures 5 and 6: the efficacies of a network while it reads, and the rates that it has learnt.
+
+For any run with plastic synapses and a checkpoint. What is read depends on the task: a sequence of
+letters and digits for associative retrieval, the first vectors of a stream for familiarity.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stpn.errors import ConfigError, StpnError
+from stpn.report.figures import TEXT_WIDTH, new_figure, paper_style
+from stpn.report.statistics import Array
+from stpn.report.style import model_style
+from stpn.runs import Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from stpn.nn.core import RecurrentCore
+
+EXAMPLE = "c9k8j3??k"
+FAMILIARITY_STEPS = 20
+
+# The same two colours as in the page's viewer: negative blue, positive orange, zero nearly white.
+_NEGATIVE, _ZERO, _POSITIVE = "#2166AC", "#F7F7F7", "#D66021"
+
+# Okabe and Ito's colours for neurons, which must not look like models; with markers for more.
+_NEURON_COLOURS = (
+    "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#000000", "#B8A900",
+)  # fmt: skip
+_NEURON_MARKERS = "os^DvPX*"
+
+GATES = ("input", "forget", "cell", "output")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Efficacies of one layer while a sequence is read."""
+
+    g: Array  # (T, R, D)
+    steps: tuple[str, ...]  # a name for each time step, (T)
+    groups: tuple[tuple[int, str], ...]  # first column of each group of synapses, and its name
+    rows: tuple[str, ...]  # a name for each row of synapses, (R)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Lambda and gamma of one layer, as many as were learnt: (R, P), (R, 1) or (1, 1)."""
+
+    lambda_: Array
+    gamma: Array
+    rows: tuple[str, ...]
+
+
+def read_synapses(path: str | Path, sequence: str | None = None, *, layer: int = 1) -> Reading:
+    """Let the network of a run read a sequence."""
+    import torch
+
+    from stpn.plasticity import trace
+    from stpn.tasks import art, familiarity
+
+    run = Run.open(path)
+    task = str(run.config["task"])
+    if task == "art":
+        text = EXAMPLE if sequence is None else sequence
+        try:
+            x = art.one_hot(art.encode(text))  # (T, I)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        if not text:
+            raise ConfigError("the sequence is empty")
+        steps: tuple[str, ...] = tuple(text)
+        groups: tuple[tuple[int, str], ...] = ((0, "a–z"), (26, "0–9"), (36, "?"))
+    elif task.startswith("familiarity"):
+        if sequence is not None:
+            raise ConfigError("a sequence can be given for associative retrieval only")
+        config = run.config
+        stream = familiarity.sequence(
+            FAMILIARITY_STEPS, config["input_size"], config["distance"], config["probability"]
+        )
+        x = stream.x
+        steps = tuple("r" if label else "n" for label in stream.labels.tolist())
+        groups = ((0, "inputs"),)
+    else:
+        raise StpnError(
+            f"a {task} network reads what its environment shows it, so there is no sequence to "
+            "draw; `stpn figure rates` works for every task"
+        )
+    core = _core(run)
+    with torch.no_grad():
+        traced = trace(core, x)  # unbatched
+    _check_layer(layer, len(traced.layers))
+    g = traced.layers[layer - 1].g.double().numpy()
+    size = core.input_size if layer == 1 else core.hidden_size
+    if layer > 1:
+        groups = ((0, "layer below"),)
+    if g.shape[-1] > size:
+        groups = (*groups, (size, "h"))
+    return Reading(g, steps, groups, _row_names(core, g.shape[1]))
+
+
+def read_rates(path: str | Path, *, layer: int = 1) -> Rates:
+    """The learnt lambda and gamma of a run."""
+    core = _core(Run.open(path))
+    suffixes = [suffix for _, suffix in core._layers()]
+    _check_layer(layer, len(suffixes))
+    lambda_, gamma = (core._parameter(name, suffixes[layer - 1]) for name in ("lambda", "gamma"))
+    assert lambda_ is not None
+    assert gamma is not None
+    weight = core._parameter("weight", suffixes[layer - 1])
+    assert weight is not None
+    return Rates(
+        lambda_.detach().double().numpy(),
+        gamma.detach().double().numpy(),
+        _row_names(core, weight.shape[0]),
+    )
+
+
+def draw_synapses(reading: Reading) -> Figure:
+    """One panel a neuron: synapses down, time across, colour = G."""
+    _, rows, columns = reading.g.shape
+    across = min(6, max(4, math.ceil(math.sqrt(rows))))
+    down = math.ceil((rows + 1) / across)  # one place more, for the colour scale
+    with paper_style():
+        from matplotlib.cm import ScalarMappable
+        from matplotlib.colors import LinearSegmentedColormap, Normalize
+
+        colours = LinearSegmentedColormap.from_list("g", [_NEGATIVE, _ZERO, _POSITIVE])
+        limit = float(np.abs(reading.g).max()) or 1.0
+        norm = Normalize(-limit, limit)
+        figure = new_figure(TEXT_WIDTH, 0.3 + 1.75 * down)
+        places = list(figure.subplots(down, across, squeeze=False).flat)
+        for row, axes in enumerate(places[:rows]):
+            axes.imshow(
+                reading.g[:, row].T, aspect="auto", cmap=colours, norm=norm,
+                interpolation="nearest", rasterized=True,
+            )  # fmt: skip
+            axes.set_title(reading.rows[row], loc="left", fontsize=7)
+            axes.grid(visible=False)
+            _label_steps(axes, reading.steps)
+            _label_groups(axes, reading.groups, columns, named=row % across == 0)
+        scale = ScalarMappable(norm, colours)
+        spare = places[rows]
+        spare.axis("off")
+        inset = spare.inset_axes((0.05, 0.45, 0.9, 0.09))
+        figure.colorbar(scale, cax=inset, orientation="horizontal", label="efficacy G")
+        for axes in places[rows + 1 :]:
+            axes.remove()
+        return figure
+
+
+def draw_rates(rates: Rates) -> Figure:
+    """One dot a synapse, one colour a neuron."""
+    with paper_style():
+        from matplotlib.lines import Line2D
+
+        count = len(rates.lambda_)
+        legend = 1 < count <= 2 * len(_NEURON_COLOURS)
+        figure = new_figure(TEXT_WIDTH / 2 + (0.9 if legend else 0), 2.7)
+        axes = figure.subplots()
+        size = 12 if rates.lambda_.size < 1000 else 5
+        handles = []
+        for row in range(count):
+            colour = _NEURON_COLOURS[row % len(_NEURON_COLOURS)]
+            marker = _NEURON_MARKERS[row // len(_NEURON_COLOURS) % len(_NEURON_MARKERS)]
+            axes.scatter(
+                rates.lambda_[row], rates.gamma[row], s=size, color=colour, marker=marker,
+                alpha=0.75, linewidth=0, zorder=2,
+            )  # fmt: skip
+            handles.append(
+                Line2D([], [], color=colour, marker=marker, linestyle="none", markersize=3.5,
+                       label=rates.rows[row])
+            )  # fmt: skip
+        axes.axhline(0, color="#888888", linewidth=0.6, zorder=1)
+        axes.axvline(0, color="#888888", linewidth=0.6, zorder=1)
+        axes.set_xlabel("λ: how much of F is kept")
+        axes.set_ylabel("γ: how strongly F grows")
+        if legend:
+            figure.legend(handles=handles, loc="outside right center", fontsize=6.5)
+        return figure
+
+
+def describe(run: Run, what: str) -> str:
+    """Caption of a figure of one run."""
+    name = model_style(str(run.config["model"])).name
+    return f"{what} {name} on {run.config['task']}, seed {run.config['seed']}. Run: {run.path}."
+
+
+def _core(run: Run) -> RecurrentCore:
+    from stpn.nn.stpn import STPNf, STPNl, STPNr
+    from stpn.training.session import restored
+
+    with restored(run.path) as trainer:
+        core: Any = getattr(trainer.model, "core", None)
+    if not isinstance(core, STPNf | STPNr | STPNl):
+        raise StpnError(
+            f"{run.path} is a run of {run.config['model']}, which has no synapses with lambda "
+            "and gamma; the models stpnr, stpnf, stpnl, ustpnr and ustpnf have"
+        )
+    return core
+
+
+def _check_layer(layer: int, count: int) -> None:
+    if not 1 <= layer <= count:
+        raise ConfigError(f"layer must be between 1 and {count}, not {layer}")
+
+
+def _row_names(core: RecurrentCore, rows: int) -> tuple[str, ...]:
+    hidden = core.hidden_size
+    if rows == hidden:
+        return tuple(f"neuron {row + 1}" for row in range(rows))
+    return tuple(f"{row % hidden + 1}, {GATES[row // hidden]} gate" for row in range(rows))
+
+
+def _label_steps(axes: Axes, names: tuple[str, ...]) -> None:
+    axes.set_xticks(range(len(names)), names, fontsize=6 if len(names) <= 12 else 4.5)
+    axes.tick_params(axis="x", length=0, pad=1.5)
+
+
+def _label_groups(
+    axes: Axes, groups: tuple[tuple[int, str], ...], columns: int, *, named: bool
+) -> None:
+    starts = [start for start, _ in groups]
+    for start in starts[1:]:
+        axes.axhline(start - 0.5, color="#555555", linewidth=0.4)
+    ends = [*starts[1:], columns]
+    middles = [(start + end - 1) / 2 for start, end in zip(starts, ends, strict=True)]
+    axes.set_yticks(middles, [name for _, name in groups] if named else [""] * len(groups))
+    axes.tick_params(axis="y", length=0, pad=1.5)

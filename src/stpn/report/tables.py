@@ -1,0 +1,342 @@
+"""The paper's tables, ours beside theirs: built once, printed as Markdown, CSV or HTML."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from stpn import experiments, paper
+from stpn.report.grid import QUANTITIES, Grid, Group, Quantity
+from stpn.report.statistics import LEVEL
+from stpn.report.style import TASK_ORDER, model_rank, model_style, task_style
+from stpn.report.verdicts import Verdict, decimals, figure_text, judge, percent, quantity_of
+
+TITLES = {
+    "proficiency": "Proficiency of trained models",
+    "efficiency": "Power of trained models",
+    "ablation": "Per-synapse and uniform plasticity",
+    "familiarity": "Continual familiarity",
+}
+
+CAPTIONS = {
+    "proficiency": "Accuracy (%) or reward at inference. Higher is better.",
+    "efficiency": "Power of the recurrent layer, mean over time and episodes. Lower is better.",
+    "ablation": "Accuracy (%) or reward, and power, of models with equal parameter counts.",
+    "familiarity": "Accuracy (%) on vectors that were not trained on. Higher is better.",
+}
+
+LEGEND = (
+    "Ours: mean ± standard deviation over seeds, beside the paper's. "
+    + " · ".join(f"{v.sign} {v.words}" for v in Verdict if v.sign)
+    + ". Within the spread: the two intervals mean ± deviation overlap. †: part of the protocol's "
+    "length that was trained. ‡: settings that differ from the paper's."
+)
+
+RECORD_FIELDS = (
+    "table", "task", "model", "metric", "mean", "std", "median", "quartile_25", "quartile_75",
+    "iqm", "iqm_low", "iqm_high", "seeds", "seeds_in_paper", "reach", "paper_mean", "paper_std",
+    "verdict", "deviations", "values",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What stands at one place of a table."""
+
+    ours: str = ""
+    paper: str = ""
+    verdict: Verdict | None = None  # None: nothing to compare at this place
+    notes: tuple[str, ...] = ()  # seeds, marks and the like
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that is ready to print. `records` holds the same figures as plain rows, for CSV."""
+
+    name: str
+    title: str
+    caption: str
+    columns: tuple[str, ...]  # headings of the columns after the first
+    rows: tuple[tuple[str, tuple[Cell, ...]], ...]  # heading of the row, cells
+    records: tuple[dict[str, Any], ...]
+    compares: bool = True  # ours beside the paper's; else our figures alone
+
+    def markdown(self) -> str:
+        if self.compares:
+            head = [part for column in self.columns for part in (column, "paper")]
+        else:
+            head = list(self.columns)
+        lines = [_markdown_row(["", *head]), _markdown_row(["---"] * (1 + len(head)))]
+        for heading, cells in self.rows:
+            parts = [_pipes(heading)]
+            for cell in cells:
+                parts.append(_markdown_cell(cell))
+                if self.compares:
+                    parts.append(cell.paper or "–")
+            lines.append(_markdown_row(parts))
+        return "\n".join(lines) + "\n"
+
+    def csv(self) -> str:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, RECORD_FIELDS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.records)
+        return text.getvalue()
+
+    def html(self) -> str:
+        head = "".join(f'<th scope="col">{escape(column)}</th>' for column in self.columns)
+        body = "".join(
+            f'<tr><th scope="row">{escape(heading)}</th>{"".join(map(_html_cell, cells))}</tr>\n'
+            for heading, cells in self.rows
+        )
+        return (
+            f'<table id="table-{escape(self.name)}">\n'
+            f"<caption>{escape(self.caption)}</caption>\n"
+            f'<thead><tr><th scope="col">Model</th>{head}</tr></thead>\n'
+            f"<tbody>\n{body}</tbody>\n</table>\n"
+        )
+
+
+def tables(grid: Grid) -> list[Table]:
+    """Every table of the paper, then the statistics of reinforcement learning, then other runs."""
+    built = [_paper_table(grid, name) for name in TITLES]
+    built += [_familiarity_power_table(grid), _reinforcement_table(grid)]
+    others = [task for task in grid.tasks if task not in TASK_ORDER]
+    return built + ([_other_table(grid, others)] if others else [])
+
+
+def group_notes(group: Group) -> tuple[str, ...]:
+    """What a reader must know about the runs behind a figure."""
+    notes = [seeds_text(group)]
+    if group.is_short:
+        notes.append(f"† {percent(group.reach)} of the protocol")
+        if not all(run.summary.get("finished") for run in group.used):
+            notes.append("unfinished")
+    if group.left_out:
+        notes.append(f"{group.left_out} more on the way")
+    if group.deviations:
+        notes.append("‡ " + ", ".join(group.deviations))
+    return tuple(notes)
+
+
+def seeds_text(group: Group) -> str:
+    count, wanted = len(group.used), group.seeds_wanted
+    if wanted is None:
+        return f"{count} seed" + ("s" if count > 1 else "")
+    return f"{count} of {wanted} seeds" if count <= wanted else f"{count} seeds (paper: {wanted})"
+
+
+def _paper_table(grid: Grid, name: str) -> Table:
+    """One table of the paper.
+
+    A model that we ran and the paper did not gets a row in the first table that has the column.
+    """
+    columns = list(dict.fromkeys((f.task, f.metric) for f in paper.figures() if f.table == name))
+    models = {f.model for f in paper.figures() if f.table == name}
+    for task, metric in columns:
+        models |= {m for m in grid.models(task) if _is_extra(name, task, m, metric)}
+    rows, records = [], []
+    for model in sorted(models, key=model_rank):
+        cells = []
+        for task, metric in columns:
+            theirs = paper.figure(task, model, metric, table=name)
+            if theirs is None and not _is_extra(name, task, model, metric):
+                cells.append(Cell())
+                continue
+            group, quantity = grid.group(task, model), quantity_of(metric)
+            cells.append(_cell(group, quantity, theirs))
+            records.append(_record(name, group, quantity, metric, theirs))
+        rows.append((model_style(model).name, tuple(cells)))
+    both = len({metric for _, metric in columns}) > 1
+    headings = tuple(
+        f"{task_style(task).short}{f', {_metric_word(task, metric)}' if both else ''}"
+        for task, metric in columns
+    )
+    return Table(name, TITLES[name], CAPTIONS[name], headings, tuple(rows), tuple(records))
+
+
+def _metric_word(task: str, metric: str) -> str:
+    return "power" if metric == "power" else task_style(task).proficiency.split(" (")[0]
+
+
+def _is_extra(table: str, task: str, model: str, metric: str) -> bool:
+    """Whether a model outside the paper's experiments on this task is shown in this table."""
+    if any((f.task, f.model) == (task, model) for f in paper.figures()):
+        return False
+    homes = [f.table for f in paper.figures() if (f.task, f.metric) == (task, metric)]
+    return homes[:1] == [table]
+
+
+def _cell(group: Group, quantity: Quantity, theirs: paper.Figure | None) -> Cell:
+    places = decimals(group.task, quantity)
+    beside = "" if theirs is None else f"{theirs.mean:.{places}f} ± {theirs.std:.{places}f}"
+    estimate = group.estimate(quantity)
+    verdict = judge(group, quantity, theirs)
+    if estimate is None:
+        in_grid = theirs is not None or group.experiment is not None
+        return Cell(paper=beside, verdict=verdict if in_grid else None)
+    notes = group_notes(group)
+    if task_style(group.task).quantiles and estimate.count > 1:
+        low, high = estimate.quartiles
+        notes += (f"quartiles {low:.{places}f} to {high:.{places}f}",)
+    return Cell(figure_text(estimate, places), beside, verdict, notes)
+
+
+def _familiarity_power_table(grid: Grid) -> Table:
+    """Power where the paper measured accuracy alone."""
+    tasks = [task for task in TASK_ORDER if task.startswith("familiarity")]
+    models = {m for task in tasks for m in (*experiments.get(task).models, *grid.models(task))}
+    rows, records = [], []
+    for model in sorted(models, key=model_rank):
+        groups = [grid.group(task, model) for task in tasks]
+        rows.append(
+            (model_style(model).name, tuple(_cell(group, "power", None) for group in groups))
+        )
+        records += [_record("familiarity-power", g, "power", "power", None) for g in groups]
+    return Table(
+        "familiarity-power",
+        "Continual familiarity, power",
+        "Power of the recurrent layer, which the paper does not report for this task.",
+        tuple(task_style(task).short for task in tasks),
+        tuple(rows),
+        tuple(records),
+        compares=False,
+    )
+
+
+def _reinforcement_table(grid: Grid) -> Table:
+    """Statistics that forgive a single bad run, for every task learnt by reinforcement."""
+    rows, records = [], []
+    for task in TASK_ORDER:
+        if not task_style(task).reinforcement:
+            continue
+        metric = experiments.get(task).metric
+        known = list(experiments.get(task).models)
+        for model in sorted({*known, *grid.models(task)}, key=model_rank):
+            group = grid.group(task, model)
+            cells: list[Cell] = []
+            for name in (metric, "power"):
+                cells += _robust_cells(group, quantity_of(name))
+                theirs = paper.figure(task, model, name)
+                records.append(_record("reinforcement", group, quantity_of(name), name, theirs))
+            rows.append((f"{task_style(task).short} · {model_style(model).name}", tuple(cells)))
+    interval = f"IQM [{LEVEL:.0%} interval]"
+    return Table(
+        "reinforcement",
+        "Reinforcement learning, robust statistics",
+        "Interquartile mean (IQM) over seeds with bootstrap interval, and median with quartiles; "
+        "reward or score, then power. One seed has no interval.",
+        (f"Reward, {interval}", "Reward, median (quartiles)", f"Power, {interval}",
+         "Power, median (quartiles)"),
+        tuple(rows),
+        tuple(records),
+        compares=False,
+    )  # fmt: skip
+
+
+def _robust_cells(group: Group, quantity: Quantity) -> list[Cell]:
+    estimate = group.estimate(quantity)
+    if estimate is None:
+        return [Cell(verdict=Verdict.MISSING), Cell()]
+    places = decimals(group.task, quantity)
+    verdict = Verdict.SHORT if group.is_short else Verdict.UNPAIRED
+    robust = f"{estimate.interquartile_mean:.{places}f}"
+    if estimate.interval is not None:
+        robust += f" [{estimate.interval[0]:.{places}f}, {estimate.interval[1]:.{places}f}]"
+    middle = f"{estimate.median:.{places}f}"
+    if estimate.count > 1:
+        middle += f" ({estimate.quartiles[0]:.{places}f} to {estimate.quartiles[1]:.{places}f})"
+    notes = group_notes(group) if quantity == "proficiency" else ()
+    return [Cell(robust, verdict=verdict, notes=notes), Cell(middle, verdict=Verdict.UNPAIRED)]
+
+
+def _other_table(grid: Grid, tasks: Iterable[str]) -> Table:
+    rows, records = [], []
+    for task in tasks:
+        for model in grid.models(task):
+            group = grid.group(task, model)
+            rows.append(
+                (
+                    f"{task} · {model_style(model).name}",
+                    tuple(_cell(group, quantity, None) for quantity in QUANTITIES),
+                )
+            )
+            records += [_record("other", group, q, q, None) for q in QUANTITIES]
+    return Table(
+        "other", "Other runs", "Tasks that are not in the paper.", ("Proficiency", "Power"),
+        tuple(rows), tuple(records), compares=False,
+    )  # fmt: skip
+
+
+def _record(
+    table: str, group: Group, quantity: Quantity, metric: str, theirs: paper.Figure | None
+) -> dict[str, Any]:
+    estimate = group.estimate(quantity)
+    record: dict[str, Any] = {
+        "table": table,
+        "task": group.task,
+        "model": group.model,
+        "metric": metric,
+        "seeds": len(group.used),
+        "seeds_in_paper": group.seeds_wanted,
+        "reach": f"{group.reach:.4g}",
+        "paper_mean": None if theirs is None else theirs.mean,
+        "paper_std": None if theirs is None else theirs.std,
+        "verdict": judge(group, quantity, theirs).value,
+        "deviations": "; ".join(group.deviations),
+    }
+    if estimate is not None:
+        interval = estimate.interval or (None, None)
+        numbers = {
+            "mean": estimate.mean,
+            "std": estimate.std,
+            "median": estimate.median,
+            "quartile_25": estimate.quartiles[0],
+            "quartile_75": estimate.quartiles[1],
+            "iqm": estimate.interquartile_mean,
+            "iqm_low": interval[0],
+            "iqm_high": interval[1],
+        }
+        record |= {name: None if v is None else f"{v:.6g}" for name, v in numbers.items()}
+        record["values"] = " ".join(f"{value:.6g}" for value in estimate.values)
+    return record
+
+
+def _markdown_cell(cell: Cell) -> str:
+    if cell.verdict is None:
+        return "–"
+    if not cell.ours:
+        return f"{cell.verdict.sign} {cell.verdict.words}"
+    text = f"{cell.verdict.sign} **{cell.ours}**".strip()
+    return _pipes(text + (f"<br>{', '.join(cell.notes)}" if cell.notes else ""))
+
+
+def _markdown_row(parts: Sequence[str]) -> str:
+    return f"| {' | '.join(parts)} |"
+
+
+def _pipes(text: str) -> str:
+    return text.replace("|", r"\|")
+
+
+def _html_cell(cell: Cell) -> str:
+    if cell.verdict is None:
+        return f"<td>{_html_paper(cell) or '–'}</td>"
+    sign = cell.verdict.sign
+    mark = f'<span class="sign" aria-hidden="true">{sign}</span> ' if sign else ""
+    spoken = f'<span class="spoken">{cell.verdict.words}: </span>' if sign else ""
+    ours = f"<b>{escape(cell.ours)}</b>" if cell.ours else "not run yet"
+    spoken = spoken if cell.ours else ""
+    notes = "".join(f'<span class="note">{escape(note)}</span>' for note in cell.notes)
+    return (
+        f'<td class="{cell.verdict.value}" title="{cell.verdict.words}">'
+        f"{mark}{spoken}{ours}{_html_paper(cell)}{notes}</td>"
+    )
+
+
+def _html_paper(cell: Cell) -> str:
+    return f'<span class="paper">paper {escape(cell.paper)}</span>' if cell.paper else ""
