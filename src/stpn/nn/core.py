@@ -431,7 +431,7 @@ class RecurrentCore(Recurrence):
             reverse = k % self.num_directions == 1
             first = k < self.num_directions
             y, final, power = run(
-                _reversed_time(x, lengths) if reverse else x,
+                reversed_time(x, lengths) if reverse else x,
                 states[k].to(compute),
                 reset_reversed if reverse else reset,
                 lengths,
@@ -439,10 +439,10 @@ class RecurrentCore(Recurrence):
                 self._power_weight(input_size, first, x),
             )
             if self._power_observer is not None and power is not None:
-                power = _reversed_time(power, lengths) if reverse else power
+                power = reversed_time(power, lengths) if reverse else power
                 self._power_observer(power, lengths, suffix)
             finals.append(final.to(dtype))
-            outputs.append(_reversed_time(y, lengths) if reverse else y)
+            outputs.append(reversed_time(y, lengths) if reverse else y)
             if len(outputs) == self.num_directions:
                 x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
                 outputs = []
@@ -547,7 +547,7 @@ def _cpu(order: slice | Tensor) -> slice | Tensor:
     return order.cpu() if isinstance(order, Tensor) else order
 
 
-def _reversed_time(x: Tensor, lengths: Tensor | None) -> Tensor:
+def reversed_time(x: Tensor, lengths: Tensor | None) -> Tensor:
     """x (B, T, ...) backwards in time, each sequence within its own length."""
     if lengths is None:
         return x.flip(1)
@@ -562,5 +562,5 @@ def _reversed_reset(reset: Tensor, lengths: Tensor | None) -> Tensor:
 
     A sequence that begins at step t ends, seen backwards, before step t - 1: that one starts fresh.
     """
-    backwards = _reversed_time(reset, lengths)
+    backwards = reversed_time(reset, lengths)
     return torch.cat([torch.zeros_like(backwards[:, :1]), backwards[:, :-1]], dim=1)
