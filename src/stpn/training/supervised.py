@@ -265,7 +265,7 @@ def _initialise(module: nn.Module) -> None:
 
 
 def _evaluation(accuracy: float, meter: EnergyMeter) -> Evaluation:
-    per_step = meter.per_step  # (T,)
+    per_step = torch.stack([*meter.per_step.values()]).sum(dim=0)  # (T,), all layers together
     stretch = -(-len(per_step) // POWER_POINTS)
     points = [float(part.mean()) for part in per_step.split(stretch)]
     extras = {} if stretch == 1 else {"power_stretch": stretch}
