@@ -82,7 +82,7 @@ class _FastWeights(Recurrence):
             lengths=lengths,
             power_weight=None if power_weight is None else power_weight[inputs:],
         )
-        if power_weight is not None:
+        if power is not None and power_weight is not None:
             power = power + static_power(x, w_x, power_weight[:inputs])
         return y, FastWeightsState(last_step(y, lengths), a), power
 

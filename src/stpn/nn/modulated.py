@@ -85,7 +85,7 @@ class _ModPlast(Recurrence):
             lengths=lengths,
             power_weight=None if power_weight is None else power_weight[inputs:],
         )
-        if power_weight is not None:
+        if power is not None and power_weight is not None:
             power = power + static_power(x, weight, power_weight[:inputs])
         return y, ModPlastState(last_step(y, lengths), hebb), power
 

@@ -47,8 +47,8 @@ class _Fixed(Recurrence):
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         return names if self.has_bias else names[:2]
 
-    def _weights(self, suffix: str) -> list[Tensor]:
-        return [self._parameter(name, suffix) for name in self._names()]
+    def _weights(self, suffix: str) -> tuple[Tensor, ...]:
+        return tuple(self._parameter(name, suffix) for name in self._names())
 
     def _power(
         self,

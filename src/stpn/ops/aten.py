@@ -14,7 +14,6 @@ All return y (B, T, H), which is 0 past the ends.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +28,7 @@ _SHUT, _OPEN = -1e6, 1e6
 def rnn(
     x: Tensor,
     h0: Tensor,
-    weights: Sequence[Tensor],
+    weights: tuple[Tensor, ...],
     *,
     nonlinearity: str = "tanh",
     reset: Tensor | None = None,
@@ -48,7 +47,7 @@ def lstm(
     x: Tensor,
     h0: Tensor,
     c0: Tensor,
-    weights: Sequence[Tensor],
+    weights: tuple[Tensor, ...],
     *,
     reset: Tensor | None = None,
     lengths: Tensor | None = None,
@@ -72,7 +71,7 @@ def lstm(
 def gru(
     x: Tensor,
     h0: Tensor,
-    weights: Sequence[Tensor],
+    weights: tuple[Tensor, ...],
     *,
     reset: Tensor | None = None,
     lengths: Tensor | None = None,
@@ -92,7 +91,9 @@ def gru(
     return zero_past_the_ends(plan.collect(y), lengths)
 
 
-def _one_layer(weights: Sequence[Tensor], batch_first: bool = False) -> tuple[Any, ...]:
+def _one_layer(
+    weights: tuple[Tensor, ...], batch_first: bool = False
+) -> tuple[bool, int, float, bool, bool, bool]:
     """has_biases, num_layers, dropout, train, bidirectional, batch_first."""
     return len(weights) > 2, 1, 0.0, torch.is_grad_enabled(), False, batch_first
 
@@ -117,11 +118,11 @@ def zero_past_the_ends(y: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 def _rnn_loop(
-    x: Tensor, h: Tensor, weights: Sequence[Tensor], activate: Any, reset: Tensor
+    x: Tensor, h: Tensor, weights: tuple[Tensor, ...], activate: Any, reset: Tensor
 ) -> Tensor:
-    w_ih, w_hh, *biases = weights
-    p = functional.linear(x, w_ih, sum(biases) if biases else None)  # (B, T, H)
-    w_hh = w_hh.t()
+    bias = weights[2] + weights[3] if len(weights) > 2 else None
+    p = functional.linear(x, weights[0], bias)  # (B, T, H)
+    w_hh = weights[1].t()
     ys = []
     for p_t, fresh in zip(p.unbind(1), reset.unsqueeze(-1).unbind(1), strict=True):
         h = activate(torch.addmm(p_t, h.masked_fill(fresh, 0.0), w_hh))

@@ -1,0 +1,292 @@
+"""Power of the layers that PyTorch brings, from what went into and came out of a call.
+
+`P = sum over synapses of u_j^2 |w_ij|`. A linear layer's u is its input, a convolution's are the
+patches under its kernel, and all gates of a recurrent layer see u = [x ; h_prev], where h_prev is
+read off the output. Layers below the top of a stack do not show their outputs: they are run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
+
+from stpn.nn.core import reversed_time
+from stpn.ops import aten
+from stpn.ops.power import previous, static_power
+
+RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)
+CELLS = (nn.RNNCell, nn.LSTMCell, nn.GRUCell)
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d)
+KNOWN = (nn.Linear, *CONVOLUTIONS, *RECURRENT, *CELLS)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a module."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    output: Any
+    rng: Tensor | None
+    """State of the random generator before the call, if `needs_rng`."""
+
+    def argument(self, position: int, name: str) -> Any:
+        return self.args[position] if len(self.args) > position else self.kwargs.get(name)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The power of one layer and direction in one call."""
+
+    part: str
+    """"l0", "l0_reverse", ... as in the names of its parameters; "" where there is only one."""
+    power: Tensor
+    """(B, T), 0 past the ends."""
+    lengths: Tensor | None = None
+    """(B,) of a packed sequence."""
+
+
+def input_size(module: nn.Module) -> int:
+    """How many input channels a known module has."""
+    for name in ("in_features", "in_channels", "input_size"):
+        if hasattr(module, name):
+            return int(getattr(module, name))
+    raise TypeError(f"expected a layer that is known, got {type(module).__name__}")
+
+
+def parts(module: nn.Module) -> dict[str, int]:
+    """The layers and directions of a known module, with their numbers of synapses."""
+    if isinstance(module, RECURRENT):
+        return {
+            part: sum(getattr(module, f"{name}_{part}").numel() for name in _matrices(module))
+            for part in _suffixes(module)
+        }
+    if isinstance(module, CELLS):
+        return {"": module.weight_ih.numel() + module.weight_hh.numel()}
+    weight = module.weight
+    assert isinstance(weight, Tensor)
+    return {"": weight.numel()}
+
+
+def needs_rng(module: nn.Module) -> bool:
+    """Whether running the lower layers again must repeat their dropout."""
+    return (
+        isinstance(module, RECURRENT)
+        and module.num_layers > 1
+        and module.dropout > 0
+        and module.training
+    )
+
+
+def read(
+    module: nn.Module, call: Call, *, ignored: Sequence[int], batch_first: bool
+) -> Iterator[Reading]:
+    """The power of every layer and direction of a known module in one call.
+
+    `ignored` inputs cost nothing; `batch_first` says how to read (B, T, I) into `nn.Linear`.
+    """
+    if isinstance(module, nn.Linear):
+        yield _linear(module, call, ignored, batch_first)
+    elif isinstance(module, CONVOLUTIONS):
+        yield _convolution(module, call, ignored)
+    elif isinstance(module, CELLS):
+        yield _cell(module, call, ignored)
+    else:
+        assert isinstance(module, RECURRENT)
+        yield from _recurrent(module, call, ignored)
+
+
+def _linear(module: nn.Linear, call: Call, ignored: Sequence[int], batch_first: bool) -> Reading:
+    x = _wide(call.argument(0, "input"))
+    power = static_power(x, _wide(module.weight), _counted(x, x.shape[-1], ignored))
+    if power.dim() == 2:
+        return Reading("", power if batch_first else power.t())
+    return Reading("", power.reshape(-1, 1))
+
+
+def _convolution(module: nn.Conv1d | nn.Conv2d, call: Call, ignored: Sequence[int]) -> Reading:
+    x = _wide(call.argument(0, "input"))  # (B, C, ...) or (C, ...)
+    space = module.weight.dim() - 2
+    x = x if x.dim() == space + 2 else x.unsqueeze(0)
+    counted = _counted(x, module.in_channels, ignored).view(-1, *(1,) * space)
+    power = module._conv_forward(x.square() * counted, _wide(module.weight).abs(), None)
+    return Reading("", power.flatten(1).sum(1, keepdim=True))
+
+
+def _cell(module: Any, call: Call, ignored: Sequence[int]) -> Reading:
+    x, state = _wide(call.argument(0, "input")), call.argument(1, "hx")
+    power = static_power(x, _wide(module.weight_ih), _counted(x, x.shape[-1], ignored))
+    if state is not None:
+        h = state[0] if isinstance(module, nn.LSTMCell) else state
+        power = power + static_power(_wide(h), _wide(module.weight_hh))
+    return Reading("", power.reshape(-1, 1))
+
+
+def _recurrent(module: Any, call: Call, ignored: Sequence[int]) -> Iterator[Reading]:
+    sequence, state = call.argument(0, "input"), call.argument(1, "hx")
+    layout = _Layout.of(module, sequence)
+    x = layout.unified(sequence)  # (B, T, I)
+    y = layout.unified(call.output[0])  # (B, T, directions * outputs)
+    states = _initial(module, state, x)
+    directions = 2 if module.bidirectional else 1
+    counted: Tensor | None = _counted(x, x.shape[-1], ignored)
+    generator = _replay(call.rng)
+    for layer in range(module.num_layers):
+        top = layer == module.num_layers - 1
+        outputs = []
+        for direction in range(directions):
+            k = layer * directions + direction
+            part = _suffixes(module)[k]
+            weights = _weights(module, part)
+            u = reversed_time(x, layout.lengths) if direction else x
+            start = tuple(value[k] for value in states)
+            h, projected = None, None  # outputs (B, T, O), and what an LSTM's projection sees
+            if isinstance(module, nn.LSTM) and module.proj_size:
+                h, projected = _projected_lstm(u, start[0], start[1], weights, layout.lengths)
+            elif not top:
+                h = _run_again(module, u, start, weights, layout.lengths)
+            if h is None:
+                own = y.chunk(directions, -1)[direction]
+                h = reversed_time(own, layout.lengths) if direction else own
+            power = static_power(u, weights[0], counted) + static_power(
+                previous(h, start[0], None, layout.lengths), weights[1]
+            )
+            if projected is not None:
+                power = power + static_power(projected, weights[-1])
+            if direction:
+                power, h = reversed_time(power, layout.lengths), reversed_time(h, layout.lengths)
+            yield Reading(part if len(_suffixes(module)) > 1 else "", power, layout.lengths)
+            outputs.append(h)
+        if not top:
+            x, counted = torch.cat(outputs, -1), None
+            if generator is not None:
+                x = layout.dropped(x, module.dropout, generator)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How the sequences of a call lie in memory."""
+
+    batched: bool
+    batch_first: bool
+    packed: PackedSequence | None
+    lengths: Tensor | None
+
+    @classmethod
+    def of(cls, module: Any, sequence: Any) -> _Layout:
+        if isinstance(sequence, PackedSequence):
+            _, lengths = pad_packed_sequence(sequence, batch_first=True)
+            return cls(True, True, sequence, lengths.to(sequence.data.device))
+        return cls(sequence.dim() == 3, module.batch_first, None, None)
+
+    def unified(self, sequence: Any) -> Tensor:
+        """(B, T, features), 0 past the ends."""
+        if isinstance(sequence, PackedSequence):
+            sequence, _ = pad_packed_sequence(sequence, batch_first=True)
+        elif not self.batched:
+            sequence = sequence.unsqueeze(0)
+        elif not self.batch_first:
+            sequence = sequence.transpose(0, 1)
+        return _wide(sequence)
+
+    def dropped(self, x: Tensor, probability: float, generator: torch.Generator) -> Tensor:
+        """The dropout that the call applied: its noise was drawn in the order of this memory."""
+        if self.packed is None:
+            noise = x.new_empty(x.shape[1], x.shape[0], x.shape[2])
+            noise = noise.bernoulli_(1 - probability, generator=generator).transpose(0, 1)
+        else:
+            assert self.lengths is not None
+            order = self.packed.sorted_indices
+            noise = x.new_empty(self.packed.data.shape[0], x.shape[2])
+            noise = noise.bernoulli_(1 - probability, generator=generator)
+            noise, _ = pad_packed_sequence(
+                PackedSequence(noise, self.packed.batch_sizes, order, self.packed.unsorted_indices),
+                batch_first=True,
+            )
+        return x * noise / (1 - probability)
+
+
+def _replay(rng: Tensor | None) -> torch.Generator | None:
+    if rng is None:
+        return None
+    generator = torch.Generator()
+    generator.set_state(rng)
+    return generator
+
+
+def _suffixes(module: Any) -> list[str]:
+    directions = ("", "_reverse") if module.bidirectional else ("",)
+    return [f"l{layer}{end}" for layer in range(module.num_layers) for end in directions]
+
+
+def _matrices(module: Any) -> tuple[str, ...]:
+    projected = isinstance(module, nn.LSTM) and module.proj_size > 0
+    return ("weight_ih", "weight_hh", "weight_hr") if projected else ("weight_ih", "weight_hh")
+
+
+def _weights(module: Any, part: str) -> tuple[Tensor, ...]:
+    """w_ih, w_hh, with biases b_ih and b_hh, with a projection w_hr."""
+    biases = ("bias_ih", "bias_hh") if module.bias else ()
+    matrices = _matrices(module)
+    names = (*matrices[:2], *biases, *matrices[2:])
+    return tuple(_wide(getattr(module, f"{name}_{part}")) for name in names)
+
+
+def _initial(module: Any, state: Any, x: Tensor) -> tuple[Tensor, ...]:
+    """h0, and c0 of an LSTM, (layers * directions, B, ...) each."""
+    count, batch, hidden = len(_suffixes(module)), x.shape[0], module.hidden_size
+    gated = isinstance(module, nn.LSTM)
+    if state is None:
+        sizes = (module.proj_size or hidden, hidden) if gated else (hidden,)
+        return tuple(x.new_zeros(count, batch, size) for size in sizes)
+    states = tuple(_wide(value) for value in (state if gated else (state,)))
+    return tuple(value if value.dim() == 3 else value.unsqueeze(1) for value in states)
+
+
+def _run_again(
+    module: Any,
+    x: Tensor,
+    start: tuple[Tensor, ...],
+    weights: tuple[Tensor, ...],
+    lengths: Tensor | None,
+) -> Tensor:
+    h0 = start[0]
+    if isinstance(module, nn.LSTM):
+        return aten.lstm(x, h0, start[1], weights, lengths=lengths)[0]
+    if isinstance(module, nn.GRU):
+        return aten.gru(x, h0, weights, lengths=lengths)
+    return aten.rnn(x, h0, weights, nonlinearity=module.nonlinearity, lengths=lengths)
+
+
+def _projected_lstm(
+    x: Tensor, h: Tensor, c: Tensor, weights: tuple[Tensor, ...], lengths: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The outputs (B, T, P), and what their projection sees (B, T, H), which nothing else shows."""
+    w_ih, w_hh, *biases, w_hr = weights
+    bias = biases[0] + biases[1] if biases else None
+    seen, outputs = [], []
+    for p in functional.linear(x, w_ih, bias).unbind(1):
+        i, f, g, o = (p + h @ w_hh.t()).chunk(4, -1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        seen.append(o.sigmoid() * c.tanh())
+        h = seen[-1] @ w_hr.t()
+        outputs.append(h)
+    y, m = torch.stack(outputs, 1), torch.stack(seen, 1)
+    return aten.zero_past_the_ends(y, lengths), aten.zero_past_the_ends(m, lengths)
+
+
+def _counted(like: Tensor, size: int, ignored: Sequence[int]) -> Tensor:
+    counted = like.new_ones(size)
+    counted[list(ignored)] = 0
+    return counted
+
+
+def _wide(value: Tensor) -> Tensor:
+    """Sums over many synapses are not for 16 bits."""
+    return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
