@@ -242,7 +242,7 @@ def train_command(root, *flags):
     return [sys.executable, "-m", "stpn", "train", "art", "--out", str(root), "--json", *flags]
 
 
-LONG = ["--epochs", "30", "--train-size", "640", "--validation-size", "20", "--test-size", "200"]
+LONG = ["--epochs", "10", "--train-size", "6400", "--validation-size", "20", "--test-size", "200"]
 LONG += ["--threads", "1", "--checkpoint-seconds", "0.05", "--no-tensorboard"]
 
 
@@ -258,16 +258,17 @@ def test_killed_again_and_again_a_run_ends_bit_identical(tmp_path):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         process.stdout.readline()  # it has started
         if kills < 4:
-            time.sleep(rng.uniform(0, 0.6))
+            time.sleep(rng.uniform(0, 0.2))
             process.kill()
-            kills += 1
         process.stdout.read()
         process.stdout.close()
         if process.wait() == 0:
             break
         assert process.returncode == -signal.SIGKILL
+        kills += 1
         Run.open(path).metrics()  # readable at any kill point
         command = [sys.executable, "-m", "stpn", "resume", str(path), "--json", "--no-tensorboard"]
+    assert kills == 4
     (a,), (b,) = find(whole), find(cut)
     ours, theirs = checkpoint.read(a.checkpoint), checkpoint.read(b.checkpoint)
     assert flat(ours["trainer"]) == flat(theirs["trainer"])

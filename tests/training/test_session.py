@@ -138,6 +138,37 @@ def test_a_crash_between_checkpoints_costs_nothing_but_time(tmp_path, whole, mon
     assert rows(run) == rows(whole)
 
 
+class Killed(BaseException):
+    """Stands for kill -9: nothing that handles ordinary errors may see it."""
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_killed_at_any_write_it_ends_bit_identical(tmp_path, whole, monkeypatch, call):
+    """Die at the n-th time that something reaches the disk, for every n."""
+    original = getattr(os, call)
+    for fatal in range(1, 1000):
+        calls = 0
+
+        def die(*arguments, fatal=fatal):
+            nonlocal calls
+            calls += 1
+            if calls == fatal:
+                raise Killed
+            return original(*arguments)
+
+        root = tmp_path / f"{call}{fatal}"
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, die)
+            try:
+                session.start(config(), root)
+            except Killed:
+                pass
+            else:
+                break
+        assert_same_run(whole, session.ensure(config(), root).run)
+    assert fatal > 10
+
+
 def test_a_run_killed_before_its_first_checkpoint_starts_over(tmp_path, whole):
     run = Run.create(tmp_path / "cut" / "run", whole.config)
     assert run.status == "new"
