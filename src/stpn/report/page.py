@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import asdict
 from html import escape
 from importlib import resources
@@ -49,12 +50,8 @@ def render(
         "data": _embedded(data),
         "script": "\n".join(map(_asset, SCRIPTS)),
     }
-    page = _asset("page.html")
-    for name, content in parts.items():
-        # Split once: content that happens to hold a placeholder stays as it is.
-        before, after = page.split(f"{{{{{name}}}}}")
-        page = before + content + after
-    return page
+    # In one pass: content that happens to look like a placeholder stays as it is.
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _asset("page.html"))
 
 
 def _asset(name: str) -> str:

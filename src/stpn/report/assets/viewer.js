@@ -85,7 +85,7 @@ const Viewer = (() => {
       this.changes = html("div", { class: "changes" }, columns);
 
       const heading = html("div", { class: "controls" }, root);
-      html("h4", {}, heading, "Figure 5. Efficacy G of every synapse");
+      html("h3", {}, heading, "Figure 5. Efficacy G of every synapse");
       this.layerChoice = html("label", { hidden: "" }, heading, "Layer ");
       this.layerSelect = html("select", { id: "viewer-layer" }, this.layerChoice);
       this.layerSelect.addEventListener("change", () => { this.layer = +this.layerSelect.value; this.arrange(); this.go(this.now); this.showRates(); });
@@ -97,7 +97,7 @@ const Viewer = (() => {
       html("p", { class: "about" }, root, "One map a neuron: synapses down (letters, digits, ?, hidden units), steps across. Point at a cell for its value.");
       this.maps = html("div", { class: "maps" }, root);
       this.tip = html("div", { class: "tip", hidden: "" }, this.maps);
-      html("h4", { class: "rates-title" }, root, "Figure 6. Learnt λ and γ");
+      html("h3", { class: "rates-title" }, root, "Figure 6. Learnt λ and γ");
       html("p", { class: "about" }, root, "One dot a synapse, one colour a neuron. λ is the part of the short-term weight that is kept at each step, γ what an association adds.");
       this.rates = html("div", { class: "rates" }, root);
       this.choose(this.network);
