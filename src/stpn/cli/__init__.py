@@ -25,6 +25,8 @@ COMMANDS = {
     "eval": ("stpn.cli.evaluate", "measure a run's network again"),
     "list": ("stpn.cli.catalogue", "tasks, models and experiments of the paper; runs on disk"),
     "export": ("stpn.cli.export", "runs as small result files"),
+    "report": ("stpn.cli.report", "the paper's tables and figures from runs, ours beside theirs"),
+    "figure": ("stpn.cli.figure", "synapses or learnt rates of one network"),
 }
 
 FAILED, MISUSED = 1, 2
