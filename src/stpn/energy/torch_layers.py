@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.parameter import is_lazy
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from stpn.nn.core import reversed_time
@@ -71,7 +72,7 @@ def parts(module: nn.Module) -> dict[str, int]:
         return {"": module.weight_ih.numel() + module.weight_hh.numel()}
     weight = module.weight
     assert isinstance(weight, Tensor)
-    return {"": weight.numel()}
+    return {"": 0 if is_lazy(weight) else weight.numel()}
 
 
 def needs_rng(module: nn.Module) -> bool:
@@ -85,7 +86,7 @@ def needs_rng(module: nn.Module) -> bool:
 
 
 def read(
-    module: nn.Module, call: Call, *, ignored: Sequence[int], batch_first: bool
+    module: nn.Module, call: Call, ignored: Sequence[int], batch_first: bool
 ) -> Iterator[Reading]:
     """The power of every layer and direction of a known module in one call.
 

@@ -1,0 +1,179 @@
+"""`EnergyMeter`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from stpn.energy.device import DeviceProfile
+from stpn.energy.readings import Sum
+from stpn.energy.selection import Choice, Found, Selector, ignored_inputs, named
+
+
+class EnergyMeter:
+    """Reads the power of every layer that it knows, inside any model, while the context lasts.
+
+        with stpn.EnergyMeter(model) as meter:
+            model(x)
+        meter.power            # mean over time, batch and calls, summed over the watched layers
+        meter.per_step         # {layer: (T,) mean over the batch}
+        print(meter)           # a table: layer, kind, synapses, power, share
+
+    It knows all cores and cells of this package, `nn.Linear`, `nn.Conv1d`, `nn.Conv2d`, `nn.RNN`,
+    `nn.LSTM`, `nn.GRU` and their cells. Other modules with parameters are listed in `unknown`.
+    Outputs and gradients of the models are what they are without it.
+
+    - models: one or more modules, or a dictionary of them by name.
+    - only, skip: what to watch and what not, by name ("core", "encoder.*") or type, or a list of
+      these. What holds for a module holds for all inside it.
+    - ignore_inputs: input channels that cost nothing, such as a reward fed back: indices, if there
+      is one recurrent layer (or one layer); else a dictionary of indices by the layer's name.
+    - differentiable: keep the graph, so that `loss + beta * meter.power` can be trained on; `power`
+      is a tensor then. Use one context, or `reset()`, per training step.
+    - batch_first: how to read (B, T, I) into `nn.Linear`; None: as the recurrent layers do.
+    - device: what a unit is in volts and siemens, for `watts`.
+
+    A call with a sequence adds to the time steps 0 to T - 1; every other call (of a cell, of
+    `step`, of a layer on (B, I)) counts as one time step, after those before it. Entered again, a
+    meter goes on from where it was; `reset()` makes it forget. Compiled modules ignore hooks that
+    come later: measure the module that was compiled.
+    """
+
+    def __init__(
+        self,
+        *models: nn.Module | Mapping[str, nn.Module] | Iterable[nn.Module],
+        only: Selector | Iterable[Selector] | None = None,
+        skip: Selector | Iterable[Selector] | None = None,
+        ignore_inputs: Sequence[int] | Mapping[str, Sequence[int]] | None = None,
+        differentiable: bool = False,
+        batch_first: bool | None = None,
+        device: DeviceProfile | None = None,
+    ) -> None:
+        by_name = named(models)
+        found = Found.inside(by_name, Choice(only, "only"), Choice(skip, "skip"))
+        self.unknown = found.unknown
+        """Modules with parameters of their own that the meter cannot read: name to type."""
+        self.left_out = found.left_out
+        """Layers that `only` and `skip` leave out: name to type."""
+        self.differentiable = differentiable
+        self.device = device
+        self._layers = found.layers
+        if not self._layers:
+            raise ValueError(
+                f"models: expected a layer to watch, found none in {', '.join(by_name)}"
+                + (f"; unknown: {', '.join(found.unknown)}" if found.unknown else "")
+                + (f"; left out: {', '.join(found.left_out)}" if found.left_out else "")
+            )
+        self._batch_first = found.batch_first if batch_first is None else batch_first
+        self._ignored = ignored_inputs(ignore_inputs, self._layers)
+        self._hooks: ExitStack | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was measured."""
+        self._sums = {(layer.name, part): Sum() for layer in self._layers for part in layer.parts()}
+
+    def __enter__(self) -> EnergyMeter:
+        if self._hooks is not None:
+            raise RuntimeError("this meter is on already; for a nested one make another meter")
+        with ExitStack() as hooks:  # so that a failure leaves nothing behind
+            for layer in self._layers:
+                end = layer.watch(
+                    self._record,
+                    ignored=self._ignored.get(layer.name, ()),
+                    keeps_graph=lambda: self.differentiable,
+                    batch_first=self._batch_first,
+                )
+                hooks.callback(end)
+            self._hooks = hooks.pop_all()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        assert self._hooks is not None
+        hooks, self._hooks = self._hooks, None
+        hooks.close()
+
+    @property
+    def power(self) -> Any:
+        """Mean over time, batch and calls, summed over layers: a float, or a differentiable scalar.
+
+        Layers that were not called add nothing.
+        """
+        called = [total for total in self._sums.values() if total.count]
+        if not called:
+            raise RuntimeError("nothing was measured: no watched layer was called inside the meter")
+        power = torch.stack([total.mean() for total in called]).sum()
+        return power if self.differentiable else power.item()
+
+    @property
+    def watts(self) -> float:
+        """`power` on the device of the profile."""
+        if self.device is None:
+            raise ValueError("device: expected a DeviceProfile for watts, got None")
+        power = self.power
+        return self.device.watts(power.item() if isinstance(power, Tensor) else power)
+
+    @property
+    def per_step(self) -> dict[str, Tensor]:
+        """(T,) at each time step, mean over batch and calls, of each layer that was called."""
+        return {name: total.per_step() for name, _, _, total in self._rows() if total.count}
+
+    def _record(self, name: str, part: str, power: Tensor, lengths: Tensor | None) -> None:
+        if not self.differentiable:
+            power = power.detach()
+        self._sums[name, part].add(power, lengths)
+
+    def _rows(self) -> Iterator[tuple[str, str, int, Sum]]:
+        """Name, kind, synapses and measurements of every layer and direction."""
+        for layer in self._layers:
+            sizes = layer.parts()
+            for part, synapses in sizes.items():
+                name = f"{layer.name}.{part}" if part else layer.name
+                yield name, type(layer.module).__name__, synapses, self._sums[layer.name, part]
+
+    def __str__(self) -> str:
+        rows = list(self._rows())
+        powers = [measured.mean().item() if measured.count else 0.0 for *_, measured in rows]
+        total = sum(powers)
+        lines: list[tuple[str, ...]] = [("layer", "kind", "synapses", "power", "share", "watts")]
+        for (name, kind, synapses, measured), power in zip(rows, powers, strict=True):
+            share = f"{power / total:.1%}" if total else "-"
+            figures = (f"{power:.4g}", share) if measured.count else ("not called", "-")
+            lines.append((name, kind, f"{synapses:,}", *figures, self._in_watts(power)))
+        synapses = sum(count for _, _, count, _ in rows)
+        lines.append(("total", "", f"{synapses:,}", f"{total:.4g}", "", self._in_watts(total)))
+        notes = [_table(lines if self.device else [line[:-1] for line in lines])]
+        for title, kinds in (("not measured, unknown", self.unknown), ("left out", self.left_out)):
+            if kinds:
+                listed = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
+                notes.append(f"{title}: {listed}")
+        for name, ignored in self._ignored.items():
+            notes.append(f"not counted: inputs {', '.join(map(str, ignored))} of {name}")
+        if self.device:
+            notes.append(f"device: {self.device}")
+        return "\n".join(notes)
+
+    def _in_watts(self, power: float) -> str:
+        return f"{self.device.watts(power):.4g}" if self.device else ""
+
+    def __repr__(self) -> str:
+        return f"EnergyMeter({', '.join(layer.name for layer in self._layers)})"
+
+
+def _table(lines: list[tuple[str, ...]]) -> str:
+    """Columns of text, the first two flush left, a rule below the head."""
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    text = []
+    for line in lines:
+        cells = [
+            cell.ljust(width) if column < 2 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        text.append("  ".join(cells).rstrip())
+    text.insert(1, "-" * max(map(len, text)))
+    text.insert(-1, text[1])
+    return "\n".join(text)

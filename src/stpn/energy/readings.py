@@ -1,0 +1,61 @@
+"""What a meter keeps of the readings of one layer: sums and counts by time step."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+class Sum:
+    """Power of one layer and direction, by time step."""
+
+    def __init__(self) -> None:
+        self._sums: Tensor | None = None  # (T,) over batch and calls, of whole sequences
+        self._counts = torch.zeros(0, dtype=torch.int64)  # (T,)
+        self._steps: list[tuple[float | Tensor, int]] = []  # sum and count of each single step
+        self._dtype = torch.get_default_dtype()
+
+    @property
+    def count(self) -> int:
+        return int(self._counts.sum()) + sum(count for _, count in self._steps)
+
+    def add(self, power: Tensor, lengths: Tensor | None) -> None:
+        """power (B, T), 0 past the `lengths` (B,)."""
+        batch, steps = power.shape
+        self._dtype = power.dtype
+        sums = power.sum(0, dtype=torch.float64)
+        if steps == 1:
+            total = sums.squeeze(0)
+            self._steps.append((total if total.requires_grad else float(total), batch))
+            return
+        if lengths is None:
+            counts = torch.full((steps,), batch)
+        else:
+            counts = (torch.arange(steps) < lengths.cpu().unsqueeze(1)).sum(0)
+        self._sums = sums if self._sums is None else _added(self._sums, sums)
+        self._counts = _added(self._counts, counts)
+
+    def mean(self) -> Tensor:
+        sums, counts = self._totals()
+        return (sums.sum() / counts.sum()).to(self._dtype)
+
+    def per_step(self) -> Tensor:
+        sums, counts = self._totals()
+        return (sums / counts).to(self._dtype)
+
+    def _totals(self) -> tuple[Tensor, Tensor]:
+        sums, counts = self._sums, self._counts
+        if self._steps:
+            singles = torch.stack([torch.as_tensor(s, dtype=torch.float64) for s, _ in self._steps])
+            sums = singles if sums is None else _added(sums, singles)
+            counts = _added(counts, torch.tensor([count for _, count in self._steps]))
+        assert sums is not None
+        return sums, counts.to(sums.device)
+
+
+def _added(a: Tensor, b: Tensor) -> Tensor:
+    """The sum of two vectors, the shorter one filled up with 0."""
+    steps = max(len(a), len(b))
+    a, b = (functional.pad(value, (0, steps - len(value))) for value in (a, b))
+    return a + b

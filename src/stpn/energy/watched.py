@@ -1,0 +1,137 @@
+"""A watched layer: how its power gets from the model to a meter, and what undoes that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from stpn.energy import torch_layers
+from stpn.nn.core import Recurrence
+from stpn.nn.fast_weights import FastWeights, FastWeightsCell
+
+# (layer, part, power (B, T), lengths (B,) | None)
+Record: TypeAlias = Callable[[str, str, Tensor, Tensor | None], None]
+
+
+@dataclass(frozen=True)
+class WatchedLayer:
+    """One watched module."""
+
+    name: str
+    module: nn.Module
+
+    @property
+    def recurrent(self) -> bool:
+        return isinstance(self.module, (Recurrence, *torch_layers.RECURRENT, *torch_layers.CELLS))
+
+    def parts(self) -> dict[str, int]:
+        """Layers and directions inside, with their numbers of synapses; "" if it is only one."""
+        module = self.module
+        if isinstance(module, Recurrence):
+            found = {_part(suffix): _synapses(module, suffix) for _, suffix in module._layers()}
+        else:
+            found = torch_layers.parts(module)
+        return found if len(found) > 1 else {"": sum(found.values())}
+
+    def watch(
+        self,
+        record: Record,
+        *,
+        ignored: tuple[int, ...],
+        keeps_graph: Callable[[], bool],
+        batch_first: bool,
+    ) -> Callable[[], None]:
+        """Begin to record, and return what ends it."""
+        if isinstance(self.module, Recurrence):
+            return self._observe(self.module, ignored, record)
+        return self._hook(ignored, record, keeps_graph, batch_first)
+
+    def _observe(
+        self, core: Recurrence, ignored: tuple[int, ...], record: Record
+    ) -> Callable[[], None]:
+        single = len(self.parts()) == 1
+
+        def observer(power: Tensor, lengths: Tensor | None, suffix: str) -> None:
+            record(self.name, "" if single else _part(suffix), power, lengths)
+
+        observers = core._power_observer
+        if observers is None:
+            observers = _Observers()
+            core._power_observer, core._ignored_inputs = observers, ignored
+        elif not isinstance(observers, _Observers):
+            raise RuntimeError(f"{self.name} has a power observer that is not a meter's")
+        elif tuple(core._ignored_inputs) != ignored:
+            raise ValueError(
+                f"ignore_inputs: expected {list(core._ignored_inputs)} for {self.name}, as in the "
+                f"meter around this one, got {list(ignored)}"
+            )
+        observers.append(observer)
+
+        def end() -> None:
+            observers.remove(observer)
+            if not observers:
+                del core._power_observer, core._ignored_inputs
+
+        return end
+
+    def _hook(
+        self,
+        ignored: tuple[int, ...],
+        record: Record,
+        keeps_graph: Callable[[], bool],
+        batch_first: bool,
+    ) -> Callable[[], None]:
+        rng: Tensor | None = None  # state of the random generator before the call
+
+        def before(module: nn.Module, args: Any, kwargs: Any) -> None:
+            nonlocal rng
+            rng = torch.get_rng_state() if torch_layers.needs_rng(module) else None
+
+        def after(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            call = torch_layers.Call(args, kwargs, output, rng)
+            graph = keeps_graph() and torch.is_grad_enabled()
+            with torch.set_grad_enabled(graph), _full_precision(module):
+                for reading in torch_layers.read(module, call, ignored, batch_first):
+                    record(self.name, reading.part, reading.power, reading.lengths)
+
+        hooks = (
+            self.module.register_forward_pre_hook(before, with_kwargs=True),
+            self.module.register_forward_hook(after, with_kwargs=True),
+        )
+
+        def end() -> None:
+            for hook in hooks:
+                hook.remove()
+
+        return end
+
+
+class _Observers(list[Callable[[Tensor, Tensor | None, str], None]]):
+    """Several meters on one core."""
+
+    def __call__(self, power: Tensor, lengths: Tensor | None, suffix: str) -> None:
+        for observer in self:
+            observer(power, lengths, suffix)
+
+
+def _full_precision(module: nn.Module) -> torch.autocast:
+    kind = next(module.parameters()).device.type
+    return torch.autocast(kind, enabled=False)
+
+
+def _part(suffix: str) -> str:
+    return suffix.removeprefix("_")
+
+
+def _synapses(core: Recurrence, suffix: str) -> int:
+    matrices = [
+        parameter.numel()
+        for name, parameter in core.named_parameters()
+        if name in (f"weight{suffix}", f"weight_ih{suffix}", f"weight_hh{suffix}")
+    ]
+    fast = core.hidden_size**2 if isinstance(core, (FastWeights, FastWeightsCell)) else 0
+    return sum(matrices) + fast
