@@ -30,7 +30,10 @@ def learner(env: Any, lr: float = 1e-2, steps: int = 9, **changes: float) -> tup
     encoder = encoder_for(env.single_observation_space)
     core = STPNr(encoder.output_size, 8, batch_first=True)
     agent = Agent(encoder, core, policy_for(env.single_action_space))
-    settings = {"discount": 0.9, "value_weight": 0.5, "entropy": 0.01, "concentration": 0.0}
+    settings = {
+        "discount": 0.9, "value_weight": 0.5, "relative_value": False, "entropy": 0.01,
+        "concentration": 0.0,
+    }  # fmt: skip
     optimizer = torch.optim.Adam(agent.parameters(), lr=lr)
     algorithm = A2C(agent, Gradients(agent, optimizer, 40.0), SimpleNamespace(**settings | changes))
     actor = Actor(agent, env, steps)
@@ -153,6 +156,19 @@ def test_gradient_is_clipped_and_the_rate_decays() -> None:
     before = parameter.weight.item()
     gradients.step(parameter(torch.ones(1, 1)).sum(), "now")
     assert parameter.weight.item() == pytest.approx(before - 0.125)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_relative_value_does_not_depend_on_the_size_of_rewards(mode: AutoresetMode) -> None:
+    actor, algorithm = learner(recorders(3, mode), relative_value=True)
+    rollout = actor.collect(generator())
+    with torch.no_grad():
+        algorithm.agent.heads.weight[-1] = 0.0  # a value of 0 everywhere
+        algorithm.agent.heads.bias[-1] = 0.0
+    small = algorithm.terms(rollout)["value_loss"]
+    rollout.rewards *= 100
+    rollout.bootstrap *= 100
+    torch.testing.assert_close(algorithm.terms(rollout)["value_loss"], small)
 
 
 def test_a_broken_network_is_named() -> None:

@@ -33,8 +33,8 @@ def learner(
     core = STPNr(encoder.output_size, 8, batch_first=True)
     agent = Agent(encoder, core, policy_for(env.single_action_space))
     settings = {
-        "discount": 0.9, "smoothing": 0.8, "value_weight": 0.5, "entropy": 0.01, "clip": 0.2,
-        "epochs": 3, "minibatch": 16,
+        "discount": 0.9, "smoothing": 0.8, "value_weight": 0.5, "relative_value": False,
+        "entropy": 0.01, "clip": 0.2, "epochs": 3, "minibatch": 16,
     }  # fmt: skip
     optimizer = torch.optim.Adam(agent.parameters(), lr=lr)
     algorithm = PPO(agent, Gradients(agent, optimizer, 40.0), SimpleNamespace(**settings | changes))
@@ -171,6 +171,7 @@ def test_one_environment_and_a_core_without_recurrence() -> None:
         discount=0.99,
         smoothing=0.95,
         value_weight=1.0,
+        relative_value=True,
         entropy=0.01,
         clip=0.2,
         epochs=2,

@@ -16,8 +16,9 @@ from toy_environments import Broken, recorders
 from stpn.nn.stpn import STPNr
 from stpn.tasks.maze import MazeVectorEnv
 from stpn.training.agent import Agent, encoder_for
+from stpn.training.environments import EnvironmentFailure
 from stpn.training.policies import UnsupportedSpace, policy_for
-from stpn.training.rollout import Actor, EnvironmentFailure
+from stpn.training.rollout import Actor
 
 MODES = [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP]
 

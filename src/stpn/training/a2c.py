@@ -8,8 +8,6 @@ what comes after it (Pong).
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 from torch import Tensor
 
@@ -17,22 +15,14 @@ from stpn.training.agent import Agent, State
 from stpn.training.finite import check_loss
 from stpn.training.gradients import Gradients
 from stpn.training.returns import discounted_returns
+from stpn.training.rl_config import AgentConfig
 from stpn.training.rollout import Rollout
-
-
-class A2CSettings(Protocol):
-    """What the algorithm reads from a configuration."""
-
-    discount: float
-    value_weight: float
-    entropy: float
-    concentration: float
 
 
 class A2C:
     """One update per rollout."""
 
-    def __init__(self, agent: Agent, gradients: Gradients, settings: A2CSettings) -> None:
+    def __init__(self, agent: Agent, gradients: Gradients, settings: AgentConfig) -> None:
         self.agent = agent
         self.gradients = gradients
         self.settings = settings
@@ -65,9 +55,10 @@ class A2C:
         error = returns - values
         log_prob = policy.log_prob(parameters, rollout.actions)
         mean = Mean(rollout)
+        unit = spread(returns, rollout) if self.settings.relative_value else 1.0
         terms = {
             "policy_loss": mean(-log_prob * error.detach()),
-            "value_loss": mean(error.square()),
+            "value_loss": mean((error / unit).square()),
             "entropy": mean(policy.entropy(parameters)),
         }
         if self.settings.concentration:
@@ -83,6 +74,11 @@ class Mean:
 
     def __call__(self, numbers: Tensor) -> Tensor:  # (B, T) -> ()
         return numbers.mean() if self._valid is None else numbers[self._valid].mean()
+
+
+def spread(returns: Tensor, rollout: Rollout) -> float:
+    """Standard deviation of the returns that are experience."""
+    return float(returns.numpy()[rollout.valid].std()) + 1e-8
 
 
 def starting_point(rollout: Rollout) -> tuple[State | None, Tensor | None]:

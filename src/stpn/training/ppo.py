@@ -13,7 +13,7 @@ import itertools
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,25 +24,14 @@ from stpn.training.agent import Agent, State, concatenate
 from stpn.training.finite import check_loss
 from stpn.training.gradients import Gradients
 from stpn.training.returns import generalised_advantages
+from stpn.training.rl_config import AgentConfig
 from stpn.training.rollout import Rollout
-
-
-class PPOSettings(Protocol):
-    """What the algorithm reads from a configuration."""
-
-    discount: float
-    smoothing: float
-    value_weight: float
-    entropy: float
-    clip: float
-    epochs: int
-    minibatch: int
 
 
 class PPO:
     """Several epochs of gradient steps per rollout."""
 
-    def __init__(self, agent: Agent, gradients: Gradients, settings: PPOSettings) -> None:
+    def __init__(self, agent: Agent, gradients: Gradients, settings: AgentConfig) -> None:
         self.agent = agent
         self.gradients = gradients
         self.settings = settings
@@ -82,20 +71,21 @@ class PPO:
         weight = batch.mask / batch.mask.sum().clamp(min=1)  # (S, L), sums to 1
         return {
             "policy_loss": -(gain * weight).sum(),
-            "value_loss": ((values - batch.returns).square() * weight).sum(),
+            "value_loss": (((values - batch.returns) / batch.unit).square() * weight).sum(),
             "entropy": (policy.entropy(parameters) * weight).sum(),
         }
 
     @torch.no_grad()
     def sequences(self, rollout: Rollout) -> Sequences:
         """The rollout in pieces, advantages standardised over the batch."""
+        settings = self.settings
         advantages = generalised_advantages(
             rollout.rewards,
             rollout.values,
             rollout.ended,
             rollout.bootstrap,
-            discount=self.settings.discount,
-            smoothing=self.settings.smoothing,
+            discount=settings.discount,
+            smoothing=settings.smoothing,
         )
         returns = advantages + rollout.values
         real = advantages[rollout.valid]
@@ -112,6 +102,7 @@ class PPO:
             returns=cut(torch.from_numpy(returns)),
             reset=cut(rollout.reset),
             mask=cut(torch.from_numpy(rollout.valid).float()),
+            unit=float(returns[rollout.valid].std()) + 1e-8 if settings.relative_value else 1.0,
             state=concatenate(rollout.states),
         )
 
@@ -127,6 +118,7 @@ class Sequences:
     returns: Tensor  # (S, L) targets of the value
     reset: Tensor  # (S, L) bool
     mask: Tensor  # (S, L) 1 for experience, 0 for padding and steps that only start an episode
+    unit: float  # in which the value's error is measured
     state: State  # (S, ...) of the core before each sequence
 
     def __len__(self) -> int:
@@ -143,9 +135,11 @@ class Sequences:
             yield self._each(operator.itemgetter(piece))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Sequences:
-        names = (field.name for field in dataclasses.fields(self) if field.name != "state")
+        tensors: dict[str, Any] = {
+            name: change(value) for name, value in vars(self).items() if isinstance(value, Tensor)
+        }
         state = tuple(rebuilt(layer, map(change, layer)) for layer in self.state)
-        return Sequences(**{name: change(getattr(self, name)) for name in names}, state=state)
+        return dataclasses.replace(self, **tensors, state=state)
 
 
 def cut_into_sequences(tensor: Tensor, length: int) -> Tensor:

@@ -25,6 +25,9 @@ class AgentConfig(RunConfig):
     """Discount of the reward per step."""
     value_weight: float = 0.5
     """Weight of the squared error of the value."""
+    relative_value: bool = False
+    """Measure the value's error in standard deviations of the batch's returns: it then weighs the
+    same, whatever the size of the rewards."""
     entropy: float = 0.01
     """Weight of the policy's entropy, a reward for staying undecided."""
     concentration: float = 0.0
@@ -167,8 +170,13 @@ class GymConfig(AgentConfig):
     """Environments played at once, all by the same network."""
     rollout: int = 256
     """Steps of each environment between two updates."""
-    lr: float = 3e-4
+    lr: float = 1e-3
     """Learning rate."""
+    value_weight: float = 0.1
+    """Weight of the squared error of the value."""
+    relative_value: bool = True
+    """Measure the value's error in standard deviations of the batch's returns: it then weighs the
+    same, whatever the size of the rewards."""
     minibatch: int = 256
     """PPO: steps in a gradient step (whole sequences, so about as many)."""
 

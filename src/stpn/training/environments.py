@@ -1,0 +1,147 @@
+"""Vector environments in one form, whatever the way they start their episodes.
+
+Gymnasium knows two:
+
+- SAME_STEP: the step that ends an episode returns the first observation of the next; the last one
+  of the old is in `infos["final_obs"]`.
+- NEXT_STEP: it returns the last observation of the old episode, and one more step, whose action is
+  ignored, starts the next. That step is no experience.
+
+`Worlds` hides the difference behind two flags, `first` and `starting`, and turns whatever an
+environment does wrong into one sentence.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from stpn._extras import need
+from stpn.errors import CheckpointError, ConfigError, StpnError
+from stpn.training.policies import UnsupportedSpace
+
+Flags = npt.NDArray[np.bool_]
+
+
+class EnvironmentFailure(StpnError, RuntimeError):
+    """An environment that raised or returned what is not a number."""
+
+
+class Worlds:
+    """B environments and where they stand."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self.count: int = env.num_envs
+        self.same_step = _starts_in_same_step(env)
+        space = env.single_observation_space
+        self.observation_shape: tuple[int, ...] = space.shape
+        self.observation_dtype = _tensor_dtype(space.dtype)
+        self.observation = torch.zeros(self.count, *space.shape, dtype=self.observation_dtype)
+        """(B, ...) what to act on."""
+        self.first: Flags = np.ones(self.count, dtype=bool)
+        """(B,) the observation is an episode's first."""
+        self.starting: Flags = np.zeros(self.count, dtype=bool)
+        """(B,) the coming step only starts an episode (NEXT_STEP)."""
+
+    def start(self, seed: int) -> None:
+        """Begin new episodes everywhere."""
+        try:
+            observation, _ = self.env.reset(seed=seed)
+        except Exception as error:
+            raise EnvironmentFailure(f"the environment raised {error!r} at reset") from error
+        self.observation = self.tensor(observation)
+        self.first = np.ones(self.count, dtype=bool)
+        self.starting = np.zeros(self.count, dtype=bool)
+
+    def step(
+        self, action: npt.NDArray[Any]
+    ) -> tuple[npt.NDArray[Any], Flags, Flags, dict[str, Any]]:
+        """rewards, terminated, truncated, infos; the new observation is in `observation`."""
+        try:
+            observation, reward, terminated, truncated, infos = self.env.step(action)
+        except Exception as error:
+            raise EnvironmentFailure(f"the environment raised {error!r}") from error
+        # A sum is the cheapest way to meet every number once.
+        if not math.isfinite(reward.sum()):
+            raise EnvironmentFailure(f"the environment returned a reward of {_worst(reward)}")
+        if observation.dtype.kind == "f" and not math.isfinite(observation.sum()):
+            raise EnvironmentFailure(
+                f"the environment returned an observation with {_worst(observation)}"
+            )
+        self.observation = self.tensor(observation)
+        ended = terminated | truncated
+        if self.same_step:
+            self.first = ended
+        else:
+            self.first, self.starting = self.starting, ended
+        return reward, terminated, truncated, infos
+
+    def tensor(self, observation: npt.NDArray[Any]) -> Tensor:
+        return torch.from_numpy(observation).to(self.observation_dtype)
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """Where they stand, or None if the environment cannot tell."""
+        if not hasattr(self.env, "state_dict"):
+            return None
+        return {
+            "env": self.env.state_dict(),
+            "observation": self.observation,
+            "first": self.first,
+            "starting": self.starting,
+        }
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        if len(saved["first"]) != self.count:
+            raise CheckpointError(
+                f"the checkpoint is of {len(saved['first'])} environments, not {self.count}"
+            )
+        self.env.load_state_dict(saved["env"])
+        self.observation = saved["observation"]
+        self.first, self.starting = saved["first"], saved["starting"]
+
+    def close(self) -> None:
+        self.env.close()
+
+
+def make(name: str, count: int, **options: Any) -> Any:
+    """`count` copies of a registered Gymnasium environment, one after another in this process."""
+    gym = need("gymnasium", extra="rl")
+    try:
+        if name in gym.registry and gym.registry[name].vector_entry_point is not None:
+            return gym.make_vec(name, num_envs=count, **options)
+        return gym.vector.SyncVectorEnv(
+            [lambda: gym.make(name, disable_env_checker=True, **options)] * count,
+            copy=False,
+            autoreset_mode=gym.vector.AutoresetMode.SAME_STEP,
+        )
+    except gym.error.DependencyNotInstalled as error:
+        raise EnvironmentFailure(f"{name} needs a package that is missing: {error}") from error
+    except gym.error.Error as error:  # unknown name, namespace or version; the message says which
+        raise ConfigError(f"unknown environment {name!r}: {error}") from error
+
+
+def _starts_in_same_step(env: Any) -> bool:
+    modes = need("gymnasium.vector", extra="rl").AutoresetMode
+    mode = env.metadata.get("autoreset_mode")
+    if mode not in (modes.SAME_STEP, modes.NEXT_STEP):
+        raise UnsupportedSpace(
+            "the vector environment must start new episodes by itself "
+            f"(autoreset_mode SAME_STEP or NEXT_STEP), this one has {mode}"
+        )
+    return bool(mode is modes.SAME_STEP)
+
+
+def _tensor_dtype(dtype: npt.DTypeLike) -> torch.dtype:
+    found = torch.from_numpy(np.zeros(0, dtype=dtype)).dtype
+    return torch.float32 if found.is_floating_point else found
+
+
+def _worst(array: npt.NDArray[Any]) -> str:
+    bad = array[~np.isfinite(array)]
+    return f"{bad.flat[0]}" if len(bad) else "numbers too large to add up"

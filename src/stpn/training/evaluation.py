@@ -1,0 +1,123 @@
+"""Playing whole episodes to measure an agent: reward, length, power at each step."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from stpn.energy.watched import WatchedLayer
+from stpn.training.agent import Agent, State
+from stpn.training.environments import EnvironmentFailure, Flags, Worlds
+
+Numbers = npt.NDArray[np.float64]
+
+LONGEST = 1_000_000
+"""Steps after which an environment whose episodes never end is given up."""
+
+
+@dataclass(frozen=True)
+class Played:
+    """Episodes of an agent."""
+
+    rewards: Numbers  # (N,) sum of each episode
+    lengths: npt.NDArray[np.int64]  # (N,)
+    power: float  # of the core, mean over all steps of all episodes
+    power_per_step: Numbers  # (longest,) mean over the episodes that got that far
+
+
+class Player(AbstractContextManager["Player"]):
+    """Plays one step after another and reads the power of each; a context, as a meter is."""
+
+    def __init__(self, agent: Agent, env: Any, *, greedy: bool, generator: torch.Generator) -> None:
+        self.agent = agent
+        self.worlds = Worlds(env)
+        self._greedy = greedy
+        self._generator = generator
+        self._state: State = agent.core.initial_state(self.worlds.count)
+        self._readings: list[Tensor] = []  # (B, 1) of each layer, in the present step
+
+    def __enter__(self) -> Player:
+        # The meter itself keeps means over the batch; here some of it may not count.
+        self._stop_watching = WatchedLayer("core", self.agent.core).watch(
+            lambda name, part, power, lengths: self._readings.append(power),
+            ignored=(),
+            keeps_graph=lambda: False,
+            batch_first=True,
+        )
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stop_watching()
+
+    @torch.no_grad()
+    def step(self) -> tuple[npt.NDArray[Any], tuple[Any, Flags, Flags, dict[str, Any]]]:
+        """The core's power (B,) and what `Worlds.step` returned."""
+        worlds, policy = self.worlds, self.agent.policy
+        reset = torch.from_numpy(worlds.first) if worlds.first.any() else None
+        self._readings.clear()
+        heads, self._state = self.agent.step(worlds.observation, self._state, reset)
+        power = torch.cat(self._readings, dim=1).sum(1).numpy()
+        if self._greedy:
+            action = policy.mode(heads[:, :-1])
+        else:
+            noise = policy.noise(worlds.count, generator=self._generator)
+            action = policy.sample(heads[:, :-1], noise)
+        return power, worlds.step(policy.to_env(action))
+
+
+def play(
+    agent: Agent,
+    env: Any,
+    episodes: int,
+    *,
+    seed: int,
+    generator: torch.Generator,
+    greedy: bool,
+) -> Played:
+    """At least `episodes` whole episodes, the same number in each environment (so that short ones
+    do not count more often than long ones)."""
+    with Player(agent, env, greedy=greedy, generator=generator) as player:
+        player.worlds.start(seed)
+        return _play(player, episodes)
+
+
+def _play(player: Player, episodes: int) -> Played:
+    worlds = player.worlds
+    left = np.full(worlds.count, -(-episodes // worlds.count))
+    reward_so_far, length = np.zeros(worlds.count), np.zeros(worlds.count, dtype=np.int64)
+    rewards: list[float] = []
+    lengths: list[int] = []
+    power_sum, power_count = np.zeros(1024), np.zeros(1024)
+    for _ in range(LONGEST):
+        counts = (left > 0) & ~worlds.starting
+        power, (reward, terminated, truncated, _) = player.step()
+        if length.max() >= len(power_sum):
+            power_sum, power_count = (np.pad(a, (0, len(a))) for a in (power_sum, power_count))
+        np.add.at(power_sum, length[counts], power[counts])
+        np.add.at(power_count, length[counts], 1)
+        reward_so_far[counts] += reward[counts]
+        length[counts] += 1
+        ended = (terminated | truncated) & counts
+        if ended.any():
+            rewards += reward_so_far[ended].tolist()
+            lengths += length[ended].tolist()
+            reward_so_far[ended] = 0.0
+            length[ended] = 0
+            left[ended] -= 1
+            if not left.any():
+                break
+    else:
+        raise EnvironmentFailure(f"the environment's episodes do not end within {LONGEST} steps")
+    longest = max(lengths)
+    return Played(
+        rewards=np.array(rewards),
+        lengths=np.array(lengths),
+        power=float(power_sum.sum() / power_count.sum()),
+        power_per_step=power_sum[:longest] / power_count[:longest],
+    )

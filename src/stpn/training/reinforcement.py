@@ -1,0 +1,237 @@
+"""Trainers of the reinforcement-learning tasks: environments, agent, algorithm, measurement.
+
+All of them are one class; a task says which environments it plays in and what its unit is. Resuming
+is bit-identical where the environments can be saved (the maze). Emulators and simulators cannot: a
+resumed run goes on with the saved network, optimizer and random streams in new episodes, whose
+seed follows from the run's seed and the update at which it was resumed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from abc import abstractmethod
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+
+from stpn.errors import ConfigError
+from stpn.tasks import pendulum, pong
+from stpn.training import checkpoint, environments, optim
+from stpn.training.a2c import A2C
+from stpn.training.agent import Agent, encoder_for
+from stpn.training.cores import build_core
+from stpn.training.evaluation import Played, play
+from stpn.training.gradients import Gradients
+from stpn.training.policies import Categorical, policy_for
+from stpn.training.ppo import PPO
+from stpn.training.rl_config import (
+    AgentConfig,
+    GymConfig,
+    MazeConfig,
+    PendulumConfig,
+    PongConfig,
+)
+from stpn.training.rollout import Actor
+from stpn.training.trainer import Evaluation, Row, State, Trainer, stream
+
+Config = TypeVar("Config", bound=AgentConfig)
+
+MEASURED_AT_ONCE = 512
+"""Environments that are played at once to measure an agent, at most."""
+POWER_POINTS = 200
+"""Longest power curve in a summary; of longer episodes it shows means over stretches."""
+
+
+class ReinforcementTrainer(Trainer, Generic[Config]):
+    """Acts and learns in turn: one rollout and what the algorithm makes of it is an update."""
+
+    config: Config
+    model: Agent
+    proficiency_name = "reward"
+    sample_unit = "steps"
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        env = self.make_env(config.agents)
+        encoder = encoder_for(env.single_observation_space)
+        policy = policy_for(env.single_action_space)
+        if config.concentration and not isinstance(policy, Categorical):
+            raise ConfigError("concentration is defined for discrete actions only: set it to 0")
+        core = build_core(config, encoder.output_size, output_size=policy.num_parameters + 1)
+        self.config = dataclasses.replace(config, hidden_size=core.hidden_size)
+        self.model = Agent(encoder, core, policy)
+        self.optimizer = optim.build(
+            config.optimizer, self.model.parameters(), lr=config.lr, eps=config.eps
+        )
+        self.gradients = Gradients(self.model, self.optimizer, config.grad_norm)
+        algorithm = A2C if config.algo == "a2c" else PPO
+        self.algorithm: A2C | PPO = algorithm(self.model, self.gradients, config)
+        chunk = config.sequence if config.algo == "ppo" else None
+        self.actor = Actor(self.model, env, config.rollout, chunk)
+        self.actor.start(self._seed("environment", 0))
+
+        self.updates = 0
+        self.loss = float("nan")
+        self.seconds = {"environment": 0.0, "acting": 0.0, "learning": 0.0}
+        """Where the time of this process went."""
+        self._sums: dict[str, float] = {}  # since the last row
+        self._counts: dict[str, int] = {}
+
+    @abstractmethod
+    def make_env(self, count: int) -> Any:
+        """A vector environment of the task."""
+
+    @property
+    def steps(self) -> int:
+        """Steps of all environments together."""
+        return self.updates * self.config.agents * self.config.rollout
+
+    @property
+    def units(self) -> int:
+        """What the task counts."""
+        return self.steps
+
+    @property
+    def done(self) -> int:  # type: ignore[override]
+        # The last rollout may reach beyond the end.
+        return min(self.units, self.total)
+
+    @property
+    def samples(self) -> int:  # type: ignore[override]
+        return self.steps
+
+    def advance(self) -> Row | None:
+        config, before = self.config, self.done
+        if config.lr_decay is not None:
+            self.gradients.decay(max(0.0, 1.0 - self.units / config.lr_decay))
+        in_environment = self.actor.environment_seconds
+        clock = time.perf_counter()
+        rollout = self.actor.collect(stream(config.seed, "actions", self.updates))
+        acted = time.perf_counter()
+        order = stream(config.seed, "order", self.updates)
+        numbers = self.algorithm.learn(rollout, order, f"update {self.updates + 1}")
+        learnt = time.perf_counter()
+
+        in_environment = self.actor.environment_seconds - in_environment
+        self.seconds["environment"] += in_environment
+        self.seconds["acting"] += acted - clock - in_environment
+        self.seconds["learning"] += learnt - acted
+        self.updates += 1
+        self.loss = numbers["loss"]
+        for name, number in numbers.items():
+            self._note(name, number)
+        for reward in rollout.episode_rewards:
+            self._note("train_reward", reward)
+        due = self.done // config.eval_every > before // config.eval_every
+        return self._row() if due or self.done >= self.total else None
+
+    def evaluate(self) -> Evaluation:
+        played = self._play(self.config.final_episodes, "evaluation")
+        return Evaluation(
+            proficiency=float(played.rewards.mean()),
+            power=played.power,
+            power_per_step=stretches(played.power_per_step, POWER_POINTS),
+            extras={
+                "episodes": len(played.rewards),
+                "reward_std": float(played.rewards.std()),
+                "reward_quartiles": np.quantile(played.rewards, [0.25, 0.75]).tolist(),
+                "episode_length": float(played.lengths.mean()),
+                "power_stretch": max(1.0, len(played.power_per_step) / POWER_POINTS),
+            },
+        )
+
+    def _row(self) -> Row:
+        played = self._play(self.config.eval_episodes, "measurement", self.updates)
+        means = {name: total / self._counts[name] for name, total in self._sums.items()}
+        self._sums, self._counts = {}, {}
+        return {
+            "step": self.done,
+            "proficiency": float(played.rewards.mean()),
+            "power": played.power,
+            **means,
+            "lr": self.optimizer.param_groups[0]["lr"],
+        }
+
+    def _play(self, episodes: int, *name: str | int) -> Played:
+        """Episodes in environments of their own, which leave no trace in the training."""
+        env = self.make_env(min(episodes, MEASURED_AT_ONCE))
+        try:
+            return play(
+                self.model,
+                env,
+                episodes,
+                seed=self._seed(*name, "environment"),
+                generator=stream(self.config.seed, *name, "actions"),
+                greedy=self.config.greedy,
+            )
+        finally:
+            env.close()
+
+    def _note(self, name: str, number: float) -> None:
+        self._sums[name] = self._sums.get(name, 0.0) + number
+        self._counts[name] = self._counts.get(name, 0) + 1
+
+    def _seed(self, *names: str | int) -> int:
+        return int(torch.randint(2**31, (), generator=stream(self.config.seed, *names)))
+
+    def state_dict(self) -> State:
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "updates": self.updates,
+            "sums": self._sums,
+            "counts": self._counts,
+            "actor": self.actor.state_dict(),
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        checkpoint.load_module(self.model, state["model"])
+        checkpoint.load_optimizer(self.optimizer, state["optimizer"])
+        self.updates = state["updates"]
+        self._sums, self._counts = dict(state["sums"]), dict(state["counts"])
+        if state["actor"]:
+            self.actor.load_state_dict(state["actor"])
+        else:
+            self.actor.start(self._seed("environment", self.updates))
+
+    def close(self) -> None:
+        self.actor.worlds.close()
+
+
+class MazeTrainer(ReinforcementTrainer[MazeConfig]):
+    """Counts updates, as the paper does: one whole episode of every agent each."""
+
+    def make_env(self, count: int) -> Any:
+        from stpn.tasks.maze import MazeVectorEnv
+
+        return MazeVectorEnv(count, copy=False)
+
+    @property
+    def units(self) -> int:
+        return self.updates
+
+
+class PongTrainer(ReinforcementTrainer[PongConfig]):
+    def make_env(self, count: int) -> Any:
+        return pong.vector_env(count, threads=torch.get_num_threads())
+
+
+class PendulumTrainer(ReinforcementTrainer[PendulumConfig]):
+    def make_env(self, count: int) -> Any:
+        return pendulum.vector_env(count)
+
+
+class GymTrainer(ReinforcementTrainer[GymConfig]):
+    """Any environment that Gymnasium knows by name."""
+
+    def make_env(self, count: int) -> Any:
+        return environments.make(self.config.env, count)
+
+
+def stretches(curve: Any, points: int) -> list[float]:
+    """The curve as it is, or, if longer, means over `points` stretches of nearly equal length."""
+    if len(curve) <= points:
+        return [float(value) for value in curve]
+    return [float(piece.mean()) for piece in np.array_split(curve, points)]
