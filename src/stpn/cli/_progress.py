@@ -51,7 +51,7 @@ class Bar(Reporter):
             TextColumn("{task.fields[facts]}"),
             console=self._console,
             expand=True,
-            refresh_per_second=10,
+            refresh_per_second=5,
         )
         self._task = self._bar.add_task(_name(trainer), total=trainer.total, facts="")
         self._bar.start()

@@ -29,6 +29,8 @@ class Export:
 
 def run(arguments: list[str]) -> int:
     options = tyro.cli(Export, args=arguments, prog="stpn export")
+    if not options.runs.exists():
+        raise RunError(f"{options.runs} does not exist")
     written, skipped, problems = [], [], []
     for found in find(options.runs):
         try:

@@ -10,6 +10,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
+from stpn._files import explain_os_errors
 from stpn.report.verdicts import TaskVerdict
 
 
@@ -21,6 +22,8 @@ class Arguments:
     """Root of run directories, or of exported results."""
     out: Path = Path("report")
     """Where the report goes: index.html, report.md, tables/ and figures/."""
+    notes: Path | None = None
+    """Markdown file with what else there is to say; it goes below the verdicts."""
     json: bool = False
     """Print JSON: verdicts, problems and files."""
 
@@ -29,9 +32,13 @@ def run(arguments: list[str]) -> int:
     options = tyro.cli(Arguments, args=arguments, prog="stpn report")
     from stpn.report import build  # matplotlib takes its time to load
 
-    console = Console(stderr=options.json)
+    notes = ""
+    if options.notes is not None:
+        with explain_os_errors(f"read {options.notes}"):
+            notes = options.notes.read_text(encoding="utf-8")
+    console = Console(stderr=options.json, soft_wrap=True)
     with console.status("reading runs") as status:
-        report = build(options.runs, options.out, progress=status.update)
+        report = build(options.runs, options.out, notes=notes, progress=status.update)
     if options.json:
         verdicts = {v.task: {"claim": v.claim.value, "headline": v.headline,
                              "complete": v.runs_complete, "wanted": v.runs_wanted}

@@ -11,11 +11,11 @@ from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from stpn import experiments
 from stpn.cli import train
-from stpn.cli._format import figure
+from stpn.cli._format import duration, figure
 from stpn.cli._progress import emit
 from stpn.config import RunConfig
 from stpn.errors import ConfigError
@@ -85,26 +85,28 @@ class _Overview:
     def __init__(self, jobs: list[Job], *, as_json: bool) -> None:
         self._json = as_json
         self._console = Console(quiet=as_json)
-        self._jobs = jobs
-        self._done = sum(job.state == "finished" for job in jobs)
-        self._bars: dict[Job, Any] = {}
-        self._rows: dict[Job, dict[str, Any]] = {}
         self._live = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             TextColumn("{task.fields[facts]}"),
             TimeElapsedColumn(),
             console=self._console,
-            disable=not self._console.is_terminal or as_json,
+            disable=not self._console.is_terminal,
         )
+        self._jobs = jobs
+        self._shares = {job: 1.0 for job in jobs if job.state == "finished"}  # done of each run
+        self._before = len(self._shares)
+        self._failed = 0
+        self._bars: dict[Job, TaskID] = {}
+        self._rows: dict[Job, dict[str, Any]] = {}
 
     def __enter__(self) -> None:
-        skipped = f", {self._done} finished before" if self._done else ""
+        skipped = f", {self._before} finished before" if self._before else ""
         self._console.print(f"{len(self._jobs)} runs{skipped}", highlight=False)
         if self._json:
-            emit("planned", runs=len(self._jobs), finished=self._done)
-        self._total = self._live.add_task("all runs", total=len(self._jobs), facts="")
-        self._live.update(self._total, completed=self._done)
+            emit("planned", runs=len(self._jobs), finished=self._before)
+        self._began = time.monotonic()
+        self._all = self._live.add_task("all runs", total=len(self._jobs), facts="")
         self._live.start()
 
     def __exit__(self, *_: object) -> None:
@@ -119,29 +121,45 @@ class _Overview:
             rest = {key: value for key, value in content.items() if key not in ("kind", "run")}
             emit(event.kind, run=str(job.path), **rest)
         if event.kind == "started":
-            total = content["total"]
-            self._bars[job] = self._live.add_task(job.name, total=total, facts="")
+            self._bars[job] = self._live.add_task(job.name, total=content["total"], facts="")
             if not self._console.is_terminal:
                 self._console.print(f"{_clock()} started {job.name}", highlight=False)
         elif event.kind == "row":
             self._rows[job] = content
-        if job in self._bars and "progress" in content:
+        elif event.kind == "finished":
+            self._rows[job] = {**content["summary"], "step": content["summary"]["done"]}
+        if "progress" in content:
+            self._shares[job] = content["progress"] / content["total"]
             facts = _facts(self._rows.get(job), job)
             self._live.update(self._bars[job], completed=content["progress"], facts=facts)
+            self._update_all()
 
     def _ended(self, result: Result) -> None:
         job = result.job
         if job in self._bars:
             self._live.remove_task(self._bars.pop(job))
-        self._done += result.status == "finished"
-        self._live.update(self._total, completed=self._done)
+        self._failed += result.status == "failed"
+        if result.status in ("finished", "failed"):
+            self._shares[job] = 1.0
+        self._update_all()
         if self._json:
             emit("result", run=str(job.path), status=result.status, message=result.message)
         else:
             facts = result.message or _facts(self._rows.get(job), job)
             style = "red" if result.status == "failed" else None
             line = f"{_clock()} {result.status} {job.name}  {facts}"
-            self._live.console.print(line, style=style, highlight=False, markup=False)
+            self._live.console.print(
+                line, style=style, highlight=False, markup=False, soft_wrap=True
+            )
+
+    def _update_all(self) -> None:
+        worked = sum(self._shares.values())
+        ended = sum(share == 1.0 and job not in self._bars for job, share in self._shares.items())
+        failed = f", {self._failed} failed" if self._failed else ""
+        pace = (time.monotonic() - self._began) / max(worked - self._before, 1e-9)
+        left = duration(pace * (len(self._jobs) - worked)) if worked > self._before else "?"
+        facts = f"{ended - self._failed} of {len(self._jobs)} finished{failed}, {left} left"
+        self._live.update(self._all, completed=worked, facts=facts)
 
 
 def _conclude(results: list[Result], *, as_json: bool) -> int:

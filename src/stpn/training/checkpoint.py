@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+import stpn
 from stpn._files import explain_os_errors, write_atomic
 from stpn.errors import CheckpointError
 
@@ -29,7 +30,12 @@ def write(path: Path, state: Mapping[str, Any]) -> None:
     """Save nested dicts, lists and tuples of tensors, arrays and plain JSON values."""
     tensors: dict[str, Tensor] = {}
     tree = json.dumps(_encode(dict(state), "", tensors))
-    metadata = {"stpn": str(FORMAT), "tree": tree, "checksum": _checksum(tree, tensors)}
+    metadata = {
+        "stpn": str(FORMAT),
+        "version": stpn.__version__,
+        "tree": tree,
+        "checksum": _checksum(tree, tensors),
+    }
     write_atomic(path, save(tensors, metadata))
 
 
@@ -44,8 +50,8 @@ def read(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} was not written by stpn: its header lacks the mark")
     if metadata["stpn"] != str(FORMAT):
         raise CheckpointError(
-            f"{path} has format {metadata['stpn']}, this version of stpn reads format {FORMAT}: "
-            "use the version that wrote it (summary.json and config.json can be read by any)"
+            f"{path} has format {metadata['stpn']} (stpn {metadata.get('version', '?')}), "
+            f"stpn {stpn.__version__} reads format {FORMAT}: use the version that wrote it"
         )
     try:
         tensors = load(content)

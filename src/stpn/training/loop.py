@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 
-from stpn.errors import CheckpointError, NonFinite, RunError
+from stpn.errors import CheckpointError, StpnError
 from stpn.runs import Run, json_safe
 from stpn.training import checkpoint, finite
 from stpn.training.trainer import Row, Trainer
 
-PROGRESS_SECONDS = 0.1
+PROGRESS_SECONDS = 0.2
 
 
 class Reporter:
@@ -31,7 +31,7 @@ class Reporter:
         """The first update is next; `trainer.done` is not 0 if the run is resumed."""
 
     def progressed(self, trainer: Trainer) -> None:
-        """Some updates have been done; called at most ten times a second."""
+        """Some updates have been done; called at most five times a second."""
 
     def measured(self, row: Row) -> None:
         """A row was added to the metrics."""
@@ -71,7 +71,7 @@ class Several(Reporter):
 
 
 class Stop:
-    """Set by Ctrl-C, SIGTERM or a caller; the loop looks at it between two updates."""
+    """Set by Ctrl-C, SIGTERM, a closed terminal or a caller; looked at between two updates."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -94,7 +94,7 @@ class Stop:
         if threading.current_thread() is not threading.main_thread():
             yield self  # only the main thread may install handlers
             return
-        handled = (signal.SIGINT, signal.SIGTERM)
+        handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         previous = {number: signal.signal(number, handle) for number in handled}
         try:
             yield self
@@ -145,10 +145,8 @@ class Loop:
         """Work until all is done (True) or a stop is requested (False); saved in either case."""
         try:
             return self._train()
-        except NonFinite as error:
-            raise NonFinite(f"{error}. {self._kept()}") from error
-        except RunError as error:
-            raise RunError(f"{error}. {self._kept()}") from error
+        except StpnError as error:  # a broken network, a full disk, an environment that fails
+            raise type(error)(f"{error}. {self._kept()}") from error
 
     def _train(self) -> bool:
         trainer, interval = self.trainer, self.trainer.config.checkpoint_seconds

@@ -77,7 +77,7 @@ class SupervisedTrainer(Trainer, Generic[Config]):
         x, target = self.batch()
         loss = self.loss_of(self.network(x), target)
         self.loss = finite.check_loss(loss.detach(), self.model, self._when())
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
         self.updates += 1

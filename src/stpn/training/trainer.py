@@ -54,7 +54,7 @@ class Trainer(ABC):
     config: RunConfig
     """As given, with what the trainer had to decide filled in (hidden_size)."""
     model: nn.Module
-    """Named parameters for diagnoses; its state_dict is what `Run.weights` returns."""
+    """What learns; its parameters are named in diagnoses."""
     done: int
     """Units (epochs, iterations, environment steps) completed."""
     samples: int
