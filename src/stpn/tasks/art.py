@@ -140,7 +140,8 @@ def _spell(numbers: Tensor, pairs: int) -> Split:
     """Sequences by number: peel off the digits of a mixed-radix number (N,)."""
     rows = torch.arange(len(numbers))
     numbers, asked = numbers // pairs, numbers % pairs  # (N,)
-    digits, letters = [], []
+    digits: list[Tensor] = []
+    letters: list[Tensor] = []
     for _ in range(pairs):
         numbers, digit = numbers // len(DIGITS), numbers % len(DIGITS)
         digits.append(digit + len(LETTERS))

@@ -80,7 +80,7 @@ def _checksum(tree: str, tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         # a view of the raw bytes: works for every dtype, bfloat16 included
         raw = tensors[name].reshape(-1).view(torch.uint8).numpy()
-        value = zlib.crc32(raw, value)
+        value = zlib.crc32(raw.data, value)
     return f"{value:08x}"
 
 
