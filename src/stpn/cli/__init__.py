@@ -23,6 +23,7 @@ COMMANDS = {
     "sweep": ("stpn.cli.sweep", "a whole grid of models and seeds in worker processes"),
     "show": ("stpn.cli.show", "what a run is and how far it got"),
     "eval": ("stpn.cli.evaluate", "measure a run's network again"),
+    "watch": ("stpn.cli.watch", "one episode of an agent as GIF or MP4, with its power"),
     "list": ("stpn.cli.catalogue", "tasks, models and experiments of the paper; runs on disk"),
     "export": ("stpn.cli.export", "runs as small result files"),
     "report": ("stpn.cli.report", "the paper's tables and figures from runs, ours beside theirs"),
