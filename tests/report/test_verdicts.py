@@ -81,6 +81,16 @@ def test_another_winner_is_said_plainly(tmp_path: Path) -> None:
     assert found.sentence.startswith("Highest accuracy: Fast Weights (98.05), not STPNr (80.50)")
 
 
+def test_runs_of_unequal_length_are_not_ranked(tmp_path: Path) -> None:
+    write_result(tmp_path, "art", "stpnr", 0, reach=0.5, proficiency=90.0)
+    write_result(tmp_path, "art", "lstm", 0, reach=0.02, proficiency=30.0)
+    grid = collect(tmp_path)
+    found = ranking(grid)
+    assert found.claim is Claim.UNTESTED
+    assert "between runs of 2% and 50% of the protocol: no comparison" in found.sentence
+    assert verdict(grid, "art").headline == "Nothing to compare yet"
+
+
 @pytest.mark.parametrize("models", [{"lstm": [50.0], "rnn": [40.0]}, {"stpnr": [99.0]}, {}])
 def test_a_ranking_needs_the_winner_and_a_rival(
     tmp_path: Path, models: dict[str, list[float]]

@@ -80,6 +80,9 @@ def save(figure: Figure, stem: Path, title: str, description: str) -> list[Path]
     svg, png = (stem.with_name(f"{stem.name}{suffix}") for suffix in (".svg", ".png"))
     with explain_os_errors(f"write {svg}"), paper_style():
         stem.parent.mkdir(parents=True, exist_ok=True)
+        # Once for both files: finding places for all labels takes longer than drawing them.
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
         figure.savefig(svg, metadata={"Title": title, "Description": description, "Date": None})
         figure.savefig(
             png,

@@ -9,14 +9,14 @@ change. The others are named with the reason.
 from __future__ import annotations
 
 import base64
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from stpn.errors import StpnError
 from stpn.report.grid import Grid, run_reach
 from stpn.report.style import model_style
 from stpn.report.verdicts import percent
-from stpn.runs import RunResult
+from stpn.runs import Run, RunResult
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,12 +36,10 @@ def networks(grid: Grid) -> tuple[list[dict[str, Any]], list[str]]:
     """For each model of ART its best network that has a checkpoint, and why others are missing."""
     exported, reasons = [], []
     for model in grid.models(TASK):
-        group = grid.group(TASK, model)
-        saved = [run for run in group.used if checkpoint_of(run) is not None]
-        if not saved:
+        best = best_network(grid, model)
+        if best is None:
             reasons.append(f"{model_style(model).name}: no checkpoint beside its results")
             continue
-        best = max(saved, key=lambda run: run.summary.get("proficiency") or 0.0)
         try:
             exported.append(export_run(best, grid.name(best)))
         except StpnError as error:
@@ -49,9 +47,10 @@ def networks(grid: Grid) -> tuple[list[dict[str, Any]], list[str]]:
     return exported, reasons
 
 
-def checkpoint_of(run: RunResult) -> Path | None:
-    path = run.path / "checkpoint.safetensors"
-    return path if path.is_file() else None
+def best_network(grid: Grid, model: str) -> RunResult | None:
+    """The most proficient of the runs that count and have a checkpoint."""
+    saved = [run for run in grid.group(TASK, model).used if Run(run.path).checkpoint.is_file()]
+    return max(saved, key=lambda run: run.summary.get("proficiency") or 0.0, default=None)
 
 
 def export_run(run: RunResult, name: str) -> dict[str, Any]:
@@ -132,8 +131,9 @@ def _synapses(
     elif isinstance(core, RNN | LSTM):
         weight_ih, weight_hh, *biases = core._weights(suffix)
         weight, bias = torch.cat([weight_ih, weight_hh], dim=1), sum(biases) if biases else None
-        nonlinearity = core.nonlinearity if isinstance(core, RNN) else "tanh"
-        options = STPNOptions(recurrent=True, norm=None, nonlinearity=nonlinearity)
+        options = STPNOptions(recurrent=True, norm=None)
+        if isinstance(core, RNN):
+            options = replace(options, nonlinearity=core.nonlinearity)
     else:
         raise NotShown(f"the page cannot run {type(core).__name__}")
     constant = weight.new_zeros(1, 1)

@@ -14,6 +14,7 @@ import numpy as np
 
 from stpn import __version__
 from stpn.report.grid import Grid, is_complete, run_reach
+from stpn.report.notes import to_html
 from stpn.report.plots import Plot
 from stpn.report.style import MODEL_ORDER, model_style, task_style
 from stpn.report.tables import LEGEND, Table
@@ -29,8 +30,9 @@ def render(
     plots: list[Plot],
     networks: list[dict[str, Any]],
     not_shown: list[str],
+    notes: str = "",
 ) -> str:
-    """The whole page. `not_shown`: why networks are missing from the viewer."""
+    """The whole page. `not_shown`: why networks are missing from the viewer; `notes`: Markdown."""
     data = {
         "models": {model: _model_data(model) for model in _all_models(grid)},
         "figures": [_figure_data(plot) for plot in plots if plot.panels],
@@ -40,6 +42,7 @@ def render(
         "style": _asset("page.css"),
         "lead": _lead(grid, verdicts),
         "problems": _problems(grid),
+        "notes": _notes(notes),
         "verdicts": "\n".join(map(_verdict_card, verdicts)),
         "legend": escape(LEGEND),
         "tables": "\n".join(map(_table_section, tables)),
@@ -112,6 +115,10 @@ def _problems(grid: Grid) -> str:
     return f'<details class="problems" open><summary>{title}</summary><ul>{items}</ul></details>'
 
 
+def _notes(notes: str) -> str:
+    return f'<h2>Notes</h2>\n<div class="notes">{to_html(notes)}</div>' if notes.strip() else ""
+
+
 def _verdict_card(verdict: TaskVerdict) -> str:
     figures = "<br>".join(escape(line).replace(" ± ", "&nbsp;±&nbsp;") for line in verdict.figures)
     sentences = "".join(f"<li>{escape(r.sentence)}</li>" for r in verdict.rankings)
@@ -120,8 +127,9 @@ def _verdict_card(verdict: TaskVerdict) -> str:
         for kind in Verdict
         if kind.sign and verdict.counts[kind]
     )
+    kind = f"{verdict.claim.value} partial" if verdict.is_partial else verdict.claim.value
     return (
-        f'<li class="{verdict.claim.value}" id="verdict-{escape(verdict.task)}">'
+        f'<li class="{kind}" id="verdict-{escape(verdict.task)}">'
         f"<h3>{escape(verdict.title).replace(' = ', '&nbsp;=&nbsp;')}</h3>"
         f'<p class="headline">{escape(verdict.headline)}</p>'
         f'<p class="figures">{figures}</p><ul>{sentences}</ul>'

@@ -6,7 +6,7 @@ Two rules, the same everywhere:
   two overlap (one seed alone brings no deviation of its own); else it is better or worse. Figures
   of runs that are shorter than the protocol are shown and not judged.
 - A ranking holds when the model that comes first in the paper comes first here too, or stays within
-  the spread of the one that does.
+  the spread of the one that does. Runs are ranked only against others that went equally far.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from stpn import experiments, paper
-from stpn.report.grid import QUANTITIES, Grid, Group, Quantity
+from stpn.report.grid import COMPARABLE_REACH, QUANTITIES, Grid, Group, Quantity
 from stpn.report.statistics import Estimate
 from stpn.report.style import POWER_DECIMALS, TASK_ORDER, model_style, task_style
 
@@ -158,7 +158,7 @@ def verdict(grid: Grid, task: str) -> TaskVerdict:
     return TaskVerdict(
         task=task,
         title=experiment.title,
-        headline=_headline(claims, claim, partial),
+        headline=_headline(claims, claim, partial, started=any(g.runs for g in groups)),
         claim=claim,
         figures=_main_figures(grid.group(task, experiment.models[0])),
         rankings=rankings,
@@ -208,9 +208,9 @@ def _overall(claims: list[Claim]) -> Claim:
     return Claim.TIED if Claim.TIED in tested else Claim.HOLDS
 
 
-def _headline(claims: list[Claim], claim: Claim, partial: bool) -> str:
+def _headline(claims: list[Claim], claim: Claim, partial: bool, *, started: bool) -> str:
     if claim is Claim.UNTESTED:
-        return "Not run yet"
+        return "Nothing to compare yet" if started else "Not run yet"
     tested = [c for c in claims if c is not Claim.UNTESTED]
     good = sum(c is not Claim.DIFFERS for c in tested)
     if good == len(tested):
@@ -232,16 +232,19 @@ def _ranking(grid: Grid, table: str, task: str, metric: str) -> Ranking:
         for row in rows
         if (estimate := grid.group(task, row.model).estimate(quantity)) is not None
     }
+    reaches = [min(grid.group(task, model).reach, 1.0) for model in ours]
     claim, here = Claim.UNTESTED, None
     if there.model in ours and len(ours) > 1:
         here = max(ours, key=lambda model: sign * ours[model].mean)
-        if here == there.model:
+        if min(reaches) < COMPARABLE_REACH * max(reaches):
+            claim = Claim.UNTESTED
+        elif here == there.model:
             claim = Claim.HOLDS
         else:
             claim = Claim.TIED if _overlap(ours[here], ours[there.model]) else Claim.DIFFERS
     return Ranking(
         table, task, quantity, claim, there.model, here, len(ours), len(rows),
-        _sentence(table, task, quantity, claim, there.model, here, ours, len(rows)),
+        _sentence(table, task, quantity, claim, there.model, here, ours, len(rows), reaches),
     )  # fmt: skip
 
 
@@ -258,6 +261,7 @@ def _sentence(
     here: str | None,
     ours: dict[str, Estimate],
     models: int,
+    reaches: list[float],
 ) -> str:
     what = "Lowest power" if quantity == "power" else f"Highest {_plain(task)}"
     if table == "ablation" and len({f.table for f in paper.figures() if f.task == task}) > 1:
@@ -268,7 +272,12 @@ def _sentence(
         return f"{what}: {name} in the paper; {missing}."
     places = decimals(task, quantity)
     value = f"{ours[here].mean:.{places}f}"
-    if claim is Claim.HOLDS:
+    if claim is Claim.UNTESTED:
+        text = (
+            f"{what}: {name} in the paper; so far {model_style(here).name} ({value}), between runs "
+            f"of {percent(min(reaches))} and {percent(max(reaches))} of the protocol: no comparison"
+        )
+    elif claim is Claim.HOLDS:
         text = f"{what}: {name} ({value}), as in the paper"
     elif claim is Claim.TIED:
         text = (
