@@ -58,7 +58,11 @@ STPN_INLINE void normalise(const Shared<P, K>& sh, Neurons<typename P::T>& lane,
   if constexpr (P::power) *power = sum(total);
   if (record) {
     if constexpr (P::norm != kNormNone) copy(record + sh.record.n, lane.gg, R), copy(record + sh.record.a, lane.gu, R);
-    if constexpr (P::norm == kNormPost) copy(record + sh.record.eff, lane.eff, R);
+    if constexpr (P::norm == kNormPost) {
+      copy(record + sh.record.eff, lane.eff, R), copy(record + sh.record.fu, lane.fu, R);
+      copy(record + sh.record.fg, lane.fg, R);
+      if constexpr (P::power) copy(record + sh.record.fp, lane.fp, R);
+    }
     if constexpr (P::power) copy(record + sh.record.gp, lane.gp, R);
   }
 }
@@ -78,32 +82,32 @@ STPN_INLINE void recall_scales(const Shared<P, K>& sh, const typename P::T* reco
 // Coefficients of the backward sweep from dz (in lane.z). `free_f`: F_t came from an update, so
 // that in norm post its eff depends on it.
 template <class P, CellKind K>
-STPN_INLINE void coefficients(const Shared<P, K>& sh, Neurons<typename P::T>& lane, typename P::T* dbias,
-                              typename P::T dpower, bool free_f) {
+STPN_INLINE void coefficients(const Shared<P, K>& sh, Neurons<typename P::T>& lane, typename P::T* __restrict dbias,
+                              typename P::T dP, bool free_f) {
   using T = typename P::T;
-  const T* record = lane.record;
+  const Record& at = sh.record;
+  const T *__restrict record = lane.record, *__restrict dz = lane.z, *__restrict s2 = lane.s2, *__restrict eff = lane.eff;
+  T *__restrict c1 = lane.c1, *__restrict c2 = lane.c2, *__restrict c3 = lane.c3, *__restrict c4 = lane.c4;
+  const T free = free_f ? T(1) : T(0);
   for (idx i = 0; i < sh.s.R; ++i) {
-    const T dz = lane.z[i];
-    dbias[i] += dz;
-    T dP = dpower;
+    dbias[i] += dz[i];
     if constexpr (P::norm == kNormNone) {
-      lane.c1[i] = dz;
-      if constexpr (P::power) lane.c4[i] = dP;
+      c1[i] = dz[i];
+      if constexpr (P::power) c4[i] = dP;
     } else {
-      const T n = record[sh.record.n + i], inverse = T(1) / n;
-      T dn = -record[sh.record.a + i] * dz * inverse;
-      if constexpr (P::norm == kNormPre) dn -= lane.s2[i] * inverse * inverse;
+      const T inverse = T(1) / record[at.n + i];
+      T dn = record[at.a + i] * dz[i];
+      if constexpr (P::norm == kNormPre) dn += s2[i] * inverse;
       if constexpr (P::power) {
-        dn -= dP * record[sh.record.gp + i] * inverse * inverse;
-        lane.c4[i] = dP * inverse;
+        dn += dP * record[at.gp + i] * inverse;
+        c4[i] = dP * inverse;
       }
-      lane.c1[i] = dz * inverse;
-      lane.c2[i] = dn * inverse;
+      c1[i] = dz[i] * inverse;
+      c2[i] = -dn * inverse * inverse;
       if constexpr (P::norm == kNormPost) {
-        const T eff = lane.eff[i];
-        T deff = lane.s2[i] + lane.c1[i] * lane.s3[i] + lane.c2[i] * lane.s4[i];
-        if constexpr (P::power) deff += lane.c4[i] * lane.s5[i];
-        lane.c3[i] = free_f ? -eff * eff * eff * deff : T(0);
+        T deff = s2[i] + c1[i] * record[at.fu + i] + c2[i] * record[at.fg + i];
+        if constexpr (P::power) deff += c4[i] * record[at.fp + i];
+        c3[i] = -free * eff[i] * eff[i] * eff[i] * deff;
       }
     }
   }
@@ -122,7 +126,7 @@ template <class P> struct Cell<P, CellKind::kPlain> {
     activate(Activation(sh.call.activation), lane.z, lane.post, sh.s.Rp);
     copy(lane.h, lane.post, sh.H);
   }
-  static STPN_INLINE void recall(const Sh& sh, Neurons<T>&, const T* record, const T* y, T* post, T* kept, T* eff) {
+  static STPN_INLINE void recall(const Sh& sh, const T* record, const T* y, T* post, T* kept, T* eff) {
     recall_scales(sh, record, kept, eff);
     copy(post, y, sh.H);
   }
@@ -158,7 +162,7 @@ template <class P> struct Cell<P, CellKind::kLstm> {
     for (idx k = 0; k < H; ++k) lane.h[k] *= o[k];
     if (record) copy(record + sh.record.extra, lane.act, 4 * H), copy(record + sh.record.extra + 4 * H, lane.c, H);
   }
-  static STPN_INLINE void recall(const Sh& sh, Neurons<T>&, const T* record, const T*, T* post, T* kept, T* eff) {
+  static STPN_INLINE void recall(const Sh& sh, const T* record, const T*, T* post, T* kept, T* eff) {
     recall_scales(sh, record, kept, eff);
     copy(post, record + sh.record.extra, sh.s.R);
   }
@@ -214,7 +218,7 @@ template <class P> struct Cell<P, CellKind::kModPlast> {
       if constexpr (P::power) copy(record + sh.record.gp, lane.gp, H);
     }
   }
-  static STPN_INLINE void recall(const Sh& sh, Neurons<T>&, const T* record, const T* y, T* post, T* kept, T*) {
+  static STPN_INLINE void recall(const Sh& sh, const T* record, const T* y, T* post, T* kept, T*) {
     for (idx k = 0; k < sh.H; ++k) post[k] = record[sh.record.extra] * y[k], kept[k] = T(1);
   }
   static STPN_INLINE void unsettle(const Sh& sh, Neurons<T>& lane, G& g, const T* dy, const T* y, T dpower, bool) {
@@ -222,7 +226,8 @@ template <class P> struct Cell<P, CellKind::kModPlast> {
     T dm = 0;
     for (idx k = 0; k < sh.H; ++k) dm += y[k] * lane.s1[k];
     const T dv = sh.call.mod_v ? dm * (T(1) - m * m) : T(0);
-    g.d_eta[sh.call.mod_v ? 0 : 1] += sh.call.mod_v ? dv : dm;
+    if (sh.call.mod_v) *g.d += dv;
+    else *g.eta += dm;
     for (idx k = 0; k < sh.H; ++k) {
       const T dh = lane.dh[k] + (dy ? dy[k] : T(0)) + m * lane.s1[k] + dv * sh.v[k];
       g.v[k] += dv * y[k];
@@ -300,7 +305,7 @@ template <class P> struct Cell<P, CellKind::kFastWeights> {
       copy(record + sh.record.extra, lane.p, sh.H), copy(record + sh.record.extra + sh.H, lane.q, sh.H);
     }
   }
-  static STPN_INLINE void recall(const Sh& sh, Neurons<T>&, const T*, const T* y, T* post, T* kept, T*) {
+  static STPN_INLINE void recall(const Sh& sh, const T*, const T* y, T* post, T* kept, T*) {
     copy(post, y, sh.H);
     for (idx k = 0; k < sh.H; ++k) kept[k] = T(1);
   }

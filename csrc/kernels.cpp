@@ -33,35 +33,40 @@ template <class P, CellKind K> void forward(const Call& c) {
   run_team(team_size(c), work<P, K>, &job);
 }
 
-// Sum of one array over the members of the team, in their order: the result does not depend on timing.
-template <class T, class Get> void reduce(int members, int64_t to, idx rows, idx columns, idx stride, Get get) {
+// Sums over the members of the team, in their order: the result does not depend on timing.
+
+template <class P, CellKind K, class T>
+void reduce(const Job<P, K>& job, int64_t to, idx rows, idx columns, idx stride, T* Gradients<P, K>::*which) {
   if (!to) return;
   T* out = at<T>(to);
   for (idx i = 0; i < rows; ++i)
     for (idx j = 0; j < columns; ++j) {
       T total = 0;
-      for (int m = 0; m < members; ++m) total += get(m)[i * stride + j];
+      for (int m = 0; m < job.members; ++m) total += (job.gradients[m].*which)[i * stride + j];
       out[i * columns + j] = total;
     }
 }
 
-// The same for lambda and gamma, whose entries may be shared by a row or by all synapses.
-template <class T, class Get>
-void reduce_shared(int members, int64_t to, idx rows, idx columns, idx stride, int64_t sr, int64_t sc, Get get) {
+// A slot of the synapses, whose entries may be shared by a row (column stride 0) or by all (both 0).
+template <class P, CellKind K> void reduce_slot(const Job<P, K>& job, int64_t to, int which, int64_t sr, int64_t sc) {
+  using T = typename P::T;
   if (!to) return;
-  if (sc) return reduce<T>(members, to, rows, columns, stride, get);
+  const auto& s = job.shared.s;
   T* out = at<T>(to);
-  double total = 0;
-  for (idx i = 0; i < rows; ++i) {
-    for (int m = 0; m < members; ++m)
-      for (idx j = 0; j < columns; ++j) total += get(m)[i * stride + j];
-    out[i * sr] = T(total);
-    if (sr) total = 0;
+  double shared = 0;
+  for (idx i = 0; i < s.R; ++i) {
+    for (idx j = 0; j < s.D; ++j) {
+      T total = 0;
+      for (int m = 0; m < job.members; ++m) total += job.gradients[m].synapses[slot_index<P>(s.Dp, i, j, which)];
+      if (sc) out[i * s.D + j] = total;
+      shared += double(total);
+    }
+    if (!sc) out[i * sr] = T(shared);
+    if (sr) shared = 0;
   }
 }
 
 template <class P, CellKind K> void backward(const Call& c) {
-  using T = typename P::T;
   const Shared<P, K> shared(c);
   const int team = team_size(c);
   Gradients<P, K> gradients[256];
@@ -72,30 +77,26 @@ template <class P, CellKind K> void backward(const Call& c) {
   Job<P, K> job{shared, gradients, 1};
   run_team(team, work<P, K>, &job);
 
+  using G = Gradients<P, K>;
   const auto& s = shared.s;
   const idx H = shared.H;
-  const int n = job.members;
-  auto synapses = [&](T* SynapseGradients<T>::*which) {
-    return [&gradients, which](int m) { return gradients[m].synapses.*which; };
-  };
-  auto neurons = [&](T* Gradients<P, K>::*which) { return [&gradients, which](int m) { return gradients[m].*which; }; };
   if constexpr (K == CellKind::kFastWeights) {
-    reduce<T>(n, c.dweight, H, H, shared.Hp, neurons(&Gradients<P, K>::w_h));
-    reduce<T>(n, c.dln_weight, 1, H, H, neurons(&Gradients<P, K>::ln_w));
-    reduce<T>(n, c.dln_bias, 1, H, H, neurons(&Gradients<P, K>::ln_b));
+    reduce(job, c.dweight, H, H, shared.Hp, &G::w_h);
+    reduce(job, c.dln_weight, 1, H, H, &G::ln_w);
+    reduce(job, c.dln_bias, 1, H, H, &G::ln_b);
   } else {
-    reduce<T>(n, c.dweight, s.R, s.D, s.Dp, synapses(&SynapseGradients<T>::w));
+    reduce_slot(job, c.dweight, kW, s.D, 1);
   }
   if constexpr (P::rates) {
-    reduce_shared<T>(n, c.dlambda, s.R, s.D, s.Dp, c.lambda_sr, c.lambda_sc, synapses(&SynapseGradients<T>::lambda));
-    reduce_shared<T>(n, c.dgamma, s.R, s.D, s.Dp, c.gamma_sr, c.gamma_sc, synapses(&SynapseGradients<T>::gamma));
+    reduce_slot(job, c.dlambda, kLambda, c.lambda_sr, c.lambda_sc);
+    reduce_slot(job, c.dgamma, kGamma, c.gamma_sr, c.gamma_sc);
   }
-  if constexpr (P::alpha) reduce<T>(n, c.dalpha, s.R, s.D, s.Dp, synapses(&SynapseGradients<T>::alpha));
-  reduce<T>(n, c.dbias, 1, s.R, s.R, neurons(&Gradients<P, K>::bias));
+  if constexpr (P::alpha) reduce_slot(job, c.dalpha, kAlpha, s.D, 1);
+  reduce(job, c.dbias, 1, s.R, s.R, &G::bias);
   if constexpr (K == CellKind::kModPlast) {
-    reduce<T>(n, c.dmod_v, 1, H, H, neurons(&Gradients<P, K>::v));
-    reduce<T>(n, c.dmod_d, 1, 1, 1, neurons(&Gradients<P, K>::d_eta));
-    reduce<T>(n, c.deta, 1, 1, 1, [&](int m) { return gradients[m].d_eta + 1; });
+    reduce(job, c.dmod_v, 1, H, H, &G::v);
+    reduce(job, c.dmod_d, 1, 1, 1, &G::d);
+    reduce(job, c.deta, 1, 1, 1, &G::eta);
   }
 }
 

@@ -41,13 +41,20 @@ template <class T> struct Neurons : Lane<T> {  // a lane with its neurons' state
   T *dh, *dc;    // (Hp) carried back from the step after
   T *p, *q, *dp; // (Hp) Fast Weights' pre-activations
   T* f_own;      // (R, Dp)
-  T *checkpoints, *segment;  // (count, R, Dp), (every, R, Dp)
   const T* record;  // saved values of the present step
+
+  // Of the segment of the backward pass that starts at step t0. Row k of a block belongs to step
+  // t0 - 1 + k: a step needs the one before it, and the final state is the step after the last.
+  T* checkpoints;                           // (count, R, Dp) F at the start of each segment
+  T* segment;                               // (every, R, Dp) F of the steps after its start
+  T* u_block;                               // (every + 2, Dp)
+  T* pre_block;                             // the same block, unless a model's pre is not u
+  T *post_block, *kept_block, *eff_block;   // (every + 2, Rp)
 };
 
 // Offsets inside the record that the forward pass saves of one step of one lane.
 struct Record {
-  idx n = 0, a = 0, eff = 0, gp = 0, extra = 0, size = 0;
+  idx n = 0, a = 0, eff = 0, fu = 0, fg = 0, gp = 0, fp = 0, extra = 0, size = 0;
 };
 
 template <class P, CellKind K> constexpr idx record_extra(idx H) {
@@ -60,7 +67,12 @@ template <class P, CellKind K> Record record_layout(idx R, idx H) {
     r.n = r.size, r.size += R;
     r.a = r.size, r.size += R;
   }
-  if (P::norm == kNormPost) r.eff = r.size, r.size += R;
+  if (P::norm == kNormPost) {
+    r.eff = r.size, r.size += R;
+    r.fu = r.size, r.size += R;
+    r.fg = r.size, r.size += R;
+    if (P::power) r.fp = r.size, r.size += R;
+  }
   if (P::power) r.gp = r.size, r.size += R;
   r.extra = r.size, r.size += record_extra<P, K>(H);
   return r;
@@ -96,14 +108,12 @@ template <class P, CellKind K> struct Shared {
   }
 
  private:
-  T *w_, *lambda_, *gamma_, *alpha_;
+  T* parameters;
+
+  T& parameter(idx i, idx j, int which) { return parameters[slot_index<P>(s.Dp, i, j, which)]; }
 
   void layout(Arena& a) {
-    const idx n = s.R * s.Dp;
-    s.w = w_ = a.take<T>(n);
-    s.lambda = lambda_ = a.take<T>(n);
-    s.gamma = gamma_ = a.take<T>(n);
-    s.alpha = alpha_ = P::alpha ? a.take<T>(n) : nullptr;
+    s.parameters = parameters = a.take<T>(s.R * s.Dp * kSlots<P>);
     bias = a.take<T>(s.Rp);
     power_weight = a.take<T>(s.Dp);
     v = a.take<T>(Hp);
@@ -120,22 +130,20 @@ template <class P, CellKind K> struct Shared {
         copy(w_h + i * Hp, w + i * H, H);
         for (idx j = 0; j < H; ++j) {
           w_abs[j] += w[i * H + j] < 0 ? -w[i * H + j] : w[i * H + j];
-          lambda_[i * s.Dp + j] = T(call.decay);
-          gamma_[i * s.Dp + j] = T(call.rate);
+          parameter(i, j, kLambda) = T(call.decay);
+          parameter(i, j, kGamma) = T(call.rate);
         }
       }
       copy(ln_w, at<T>(call.ln_weight), H);
       copy(ln_b, at<T>(call.ln_bias), H);
     } else {
-      for (idx i = 0; i < s.R; ++i) {
-        const idx k = i * s.Dp;
-        copy(w_ + k, w + i * s.D, s.D);
+      for (idx i = 0; i < s.R; ++i)
         for (idx j = 0; j < s.D; ++j) {
-          lambda_[k + j] = K == CellKind::kModPlast ? T(1) : lambda[i * call.lambda_sr + j * call.lambda_sc];
-          gamma_[k + j] = K == CellKind::kModPlast ? T(1) : gamma[i * call.gamma_sr + j * call.gamma_sc];
+          parameter(i, j, kW) = w[i * s.D + j];
+          parameter(i, j, kLambda) = K == CellKind::kModPlast ? T(1) : lambda[i * call.lambda_sr + j * call.lambda_sc];
+          parameter(i, j, kGamma) = K == CellKind::kModPlast ? T(1) : gamma[i * call.gamma_sr + j * call.gamma_sc];
+          if constexpr (P::alpha) parameter(i, j, kAlpha) = at<T>(call.alpha)[i * s.D + j];
         }
-        if constexpr (P::alpha) copy(alpha_ + k, at<T>(call.alpha) + i * s.D, s.D);
-      }
     }
     if (call.bias) copy(bias, at<T>(call.bias), s.R);
     if (call.power_weight) copy(power_weight, at<T>(call.power_weight), s.D);
@@ -147,37 +155,41 @@ template <class P, CellKind K> struct Shared {
 // Gradients that a member of the team adds up over its lanes.
 template <class P, CellKind K> struct Gradients {
   using T = typename P::T;
-  SynapseGradients<T> synapses;
-  T *bias, *v, *ln_w, *ln_b, *w_h, *d_eta;  // (Rp), (Hp) x 3, (H, Hp), (2)
+  T* synapses;  // as Synapses::parameters
+  T *bias, *v, *ln_w, *ln_b, *w_h, *d, *eta;  // (Rp), (Hp) x 3, (H, Hp), (1) x 2
 
   void layout(Arena& a, const Shared<P, K>& sh) {
-    const idx n = sh.s.R * sh.s.Dp;
-    synapses.w = a.take<T>(n);
-    synapses.lambda = P::rates ? a.take<T>(n) : nullptr;
-    synapses.gamma = P::rates ? a.take<T>(n) : nullptr;
-    synapses.alpha = P::alpha ? a.take<T>(n) : nullptr;
+    synapses = a.take<T>(sh.s.R * sh.s.Dp * kSlots<P>);
     bias = a.take<T>(sh.s.Rp);
     v = a.take<T>(sh.Hp);
     ln_w = a.take<T>(sh.Hp);
     ln_b = a.take<T>(sh.Hp);
     w_h = a.take<T>(K == CellKind::kFastWeights ? sh.H * sh.Hp : 0);
-    d_eta = a.take<T>(2);
+    d = a.take<T>(1);
+    eta = a.take<T>(1);
   }
 };
 
+// `every` is 0 for a forward pass.
 template <class P, CellKind K>
-void layout_lane(Arena& a, Neurons<typename P::T>& lane, const Shared<P, K>& sh) {
+void layout_lane(Arena& a, Neurons<typename P::T>& lane, const Shared<P, K>& sh, idx every) {
   using T = typename P::T;
   const idx Dp = sh.s.Dp, Rp = sh.s.Rp, Hp = sh.Hp, spare = kLanes<T>;
-  T** of_synapses[] = {&lane.u, &lane.u_prev, &lane.u2, &lane.u2_prev, &lane.u_w, &lane.du, &lane.dpre, &lane.pre_prev};
+  T** of_synapses[] = {&lane.u, &lane.u_prev, &lane.u2, &lane.u_w, &lane.du, &lane.dpre, &lane.pre_prev};
   for (T** p : of_synapses) *p = a.take<T>(Dp);
-  T** of_rows[] = {&lane.post, &lane.kept, &lane.eff, &lane.gu, &lane.gg, &lane.gp, &lane.post_prev, &lane.eff_prev,
-                   &lane.c1, &lane.c2, &lane.c3, &lane.c4, &lane.s1, &lane.s2, &lane.s3, &lane.s4, &lane.s5};
+  T** of_rows[] = {&lane.post, &lane.kept, &lane.eff, &lane.gu, &lane.gg, &lane.gp, &lane.fu, &lane.fg, &lane.fp,
+                   &lane.c1, &lane.c2, &lane.c3, &lane.c4, &lane.s1, &lane.s2};
   for (T** p : of_rows) *p = a.take<T>(Rp);
   T** of_units[] = {&lane.h, &lane.c, &lane.dh, &lane.dc, &lane.p, &lane.q, &lane.dp};
   for (T** p : of_units) *p = a.take<T>(Hp + spare);
   lane.z = a.take<T>(Rp + spare);
   lane.act = a.take<T>(Rp + spare);
+  if (every) {
+    lane.u_block = a.take<T>((every + 2) * Dp);
+    lane.pre_block = P::own_pre ? a.take<T>((every + 2) * Dp) : lane.u_block;
+    T** blocks[] = {&lane.post_block, &lane.kept_block, &lane.eff_block};
+    for (T** p : blocks) *p = a.take<T>((every + 2) * Rp);
+  }
 }
 
 }  // namespace stpn::STPN_ISA

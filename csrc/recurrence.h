@@ -46,7 +46,7 @@ template <class P, CellKind K> class Member {
   // A segment of every lane should stay in the second-level cache, unless that would make the
   // checkpoints outgrow the segments.
   void plan_segments() {
-    const idx cache = 256 * 1024, step = s.R * s.Dp * idx(sizeof(T)) * kGroup;
+    const idx cache = 384 * 1024, step = s.R * s.Dp * idx(sizeof(T)) * kGroup;
     idx root = 1;
     while (root * root < sh.T_) ++root;
     every = cache / step;
@@ -59,7 +59,7 @@ template <class P, CellKind K> class Member {
   void layout(Arena& a, bool backward) {
     const idx n = s.R * s.Dp;
     for (auto& lane : lanes) {
-      layout_lane<P, K>(a, lane, sh);
+      layout_lane<P, K>(a, lane, sh, every);
       lane.f_own = a.take_raw<T>(n);
       if (backward) {
         lane.dF = a.take_raw<T>(n);
@@ -79,8 +79,9 @@ template <class P, CellKind K> class Member {
   void start(Neurons<T>& lane, idx b) {
     lane.b = b;
     lane.len = c.lengths ? idx(at<int64_t>(c.lengths)[b]) : sh.T_;
+    if (every) return;
     clear(lane.u, s.Dp), clear(lane.u_prev, s.Dp), clear(lane.pre_prev, s.Dp);
-    for (idx i = 0; i < s.Rp; ++i) lane.eff[i] = lane.eff_prev[i] = T(1);
+    for (idx i = 0; i < s.Rp; ++i) lane.eff[i] = T(1);
   }
 
   void load_hidden(Neurons<T>& lane, bool zero) {
@@ -118,7 +119,7 @@ template <class P, CellKind K> class Member {
     T* out = at<T>(c.f_T) + lane.b * s.R * s.D;
     if constexpr (kUpdatesFirst) return store_rows(out, lane.f_src);
     lane.f_dst = s.D == s.Dp ? out : lane.f_own;
-    update_sweep<P, true>(s, lane);
+    update_sweep<P>(s, lane);
     if constexpr (P::norm == kNormPost)
       for (idx i = 0; i < s.R; ++i)
         vectors<T>(s.Dp, [&](idx d) STPN_LAMBDA {
@@ -204,14 +205,36 @@ template <class P, CellKind K> class Member {
     }
   }
 
-  // F_{t+1} from F_t, or zero where step t+1 starts afresh.
-  void recompute(Neurons<T>& lane, idx t, const T* from, T* to) {
-    if (fresh(lane.b, t + 1)) return clear(to, s.R * s.Dp);
-    if constexpr (P::own_pre) copy(lane.pre_prev, y(lane.b, t), sh.H);
-    else rebuild_u(lane, t, lane.u_prev);
-    Cell<P, K>::recall(sh, lane, record(lane.b, t), y(lane.b, t), lane.post, lane.kept, lane.eff);
-    lane.f_src = from, lane.f_dst = to;
-    update_sweep<P, false>(s, lane);
+  // Blocks of the segment from t0 to t1: what each step used, and the step before them.
+  void recall_block(Neurons<T>& lane, idx t0, idx t1) {
+    for (idx t = t0 > 0 ? t0 - 1 : 0; t < t1; ++t) {
+      const idx k = t - t0 + 1;
+      rebuild_u(lane, t, lane.u_block + k * s.Dp);
+      if constexpr (P::own_pre) copy(lane.pre_block + k * s.Dp, y(lane.b, t), sh.H);
+      Cell<P, K>::recall(sh, record(lane.b, t), y(lane.b, t), lane.post_block + k * s.Rp, lane.kept_block + k * s.Rp,
+                         lane.eff_block + k * s.Rp);
+    }
+  }
+
+  // From F_t to F_{t+n} by the blocks of the segment from t0; steps that start afresh begin at zero.
+  template <bool KEEP> void replay_block(Neurons<T>& lane, idx t0, idx t, idx n, const T* from, T* to) {
+    const idx size = s.R * s.Dp;
+    while (n > 0) {
+      idx run = 1;  // up to the next fresh start
+      while (run <= n && !fresh(lane.b, t + run)) ++run;
+      --run;
+      const idx k = t - t0 + 1;
+      if (run > 0)
+        replay<P, KEEP>(s, from, to, run, lane.pre_block + k * s.Dp, lane.post_block + k * s.Rp, lane.kept_block + k * s.Rp);
+      if (KEEP) to += run * size;
+      n -= run, t += run;
+      if (n > 0) {
+        clear(to, size);
+        if (KEEP) to += size;
+        --n, ++t;
+      }
+      from = KEEP ? to - size : to;
+    }
   }
 
   void first_f(Neurons<T>& lane, T* to) {
@@ -219,18 +242,35 @@ template <class P, CellKind K> class Member {
     load_f(to, lane.b, zero);
     if constexpr (kUpdatesFirst) {
       load_hidden(lane, zero);
-      copy(lane.post, lane.h, sh.H), copy(lane.pre_prev, lane.h, sh.H);
-      for (idx i = 0; i < s.R; ++i) lane.kept[i] = T(1);
-      lane.f_src = to, lane.f_dst = to;
-      update_sweep<P, false>(s, lane);
+      copy(lane.post_block, lane.h, sh.H), copy(lane.pre_block, lane.h, sh.H);
+      for (idx i = 0; i < s.R; ++i) lane.kept_block[i] = T(1);
+      replay<P, false>(s, to, to, 1, lane.pre_block, lane.post_block, lane.kept_block);
     }
   }
 
-  // dL/dF after the last step, from the gradient of the final state.
-  void last_gradient(Neurons<T>& lane, const T* F_last) {
-    const idx b = lane.b;
+  // F_t of the segment that starts at t0.
+  const T* f_of(const Neurons<T>& lane, idx t0, idx t) const {
+    const idx size = s.R * s.Dp;
+    return t == t0 ? lane.checkpoints + t0 / every * size : lane.segment + (t - t0 - 1) * size;
+  }
+
+  // Point the lane at what step t used.
+  void recall_step(Neurons<T>& lane, idx t0, idx t) {
+    const idx k = t - t0 + 1;
+    lane.record = record(lane.b, t);
+    lane.u = lane.u_block + k * s.Dp, lane.u_prev = lane.u - s.Dp;
+    lane.pre_prev = lane.pre_block + (k - 1) * s.Dp;
+    lane.post = lane.post_block + k * s.Rp, lane.post_prev = lane.post - s.Rp;
+    lane.kept = lane.kept_block + k * s.Rp, lane.kept_prev = lane.kept - s.Rp;
+    lane.eff = lane.eff_block + k * s.Rp;
+    if constexpr (P::power) square(lane.u, lane.u2, lane.u_w);
+  }
+
+  // dL/dF after the last step, from the gradient of the final state, and the sums of that step.
+  void last_gradient(Neurons<T>& lane, idx t0) {
+    clear(lane.s1, s.Rp), clear(lane.s2, s.Rp), clear(lane.dpre, s.Dp);
     if (!c.df_T) return clear(lane.dF, s.R * s.Dp);
-    const T* df = at<T>(c.df_T) + b * s.R * s.D;
+    const T* df = at<T>(c.df_T) + lane.b * s.R * s.D;
     for (idx i = 0; i < s.R; ++i) {
       copy(lane.dF + i * s.Dp, df + i * s.D, s.D);
       clear(lane.dF + i * s.Dp + s.D, s.Dp - s.D);
@@ -240,11 +280,12 @@ template <class P, CellKind K> class Member {
       for (idx k = 0; k < s.R * s.Dp; ++k) lane.dF[k] /= T(c.decay);
       return;
     }
-    if constexpr (P::norm != kNormPost && !P::clamp) return;
-    recall_step(lane, lane.len - 1);
-    lane.f_src = F_last, lane.f_dst = lane.f_own;
-    swap(lane.u, lane.u_prev);
-    update_sweep<P, true>(s, lane);
+    // F_T as of a step after the last: "prev" is the last step.
+    recall_step(lane, t0, lane.len);
+    lane.eff = lane.c1;  // free until the sweep
+    lane.post = lane.post_prev, lane.kept = lane.kept_prev;
+    lane.f_src = f_of(lane, t0, lane.len - 1), lane.f_dst = lane.f_own;
+    update_sweep<P>(s, lane);
     for (idx i = 0; i < s.R; ++i) {
       T *D = lane.dF + i * s.Dp, *f = lane.f_own + i * s.Dp;
       const V<T> limit = splat(s.clamp);
@@ -256,47 +297,19 @@ template <class P, CellKind K> class Member {
         scale = splat(-e * e * e * sum(dot));
       }
       vectors<T>(s.Dp, [&](idx d) STPN_LAMBDA {
-        const idx k = i * s.Dp + d;
         V<T> grad = load(D + d);
         if constexpr (P::norm == kNormPost) {
-          const V<T> dm = scale * (load(s.w + k) + load(f + d));
-          store(grads.synapses.w + k, load(grads.synapses.w + k) + dm);
+          const idx row = i * s.Dp * kSlots<P>;
+          const V<T> dm = scale * (load(slot<P>(s.parameters + row, d, kW)) + load(f + d));
+          T* dw = slot<P>(grads.synapses + row, d, kW);
+          store(dw, load(dw) + dm);
           grad = grad * eff + dm;
         }
         if constexpr (P::clamp) grad = abs(load(f + d)) < limit ? grad : V<T>{};
         store(D + d, grad);
       });
     }
-    swap(lane.u, lane.u_prev);
-  }
-
-  // What step t used, for its backward sweep.
-  void recall_step(Neurons<T>& lane, idx t) {
-    lane.record = record(lane.b, t);
-    Cell<P, K>::recall(sh, lane, lane.record, y(lane.b, t), lane.post, lane.kept, lane.eff);
-    rebuild_u(lane, t, lane.u);
-    if constexpr (P::power) square(lane.u, lane.u2, lane.u_w);
-  }
-
-  void recall_before(Neurons<T>& lane, idx t) {  // step t-1, for the sums of the sweep of step t
-    if constexpr (P::own_pre) {
-      copy(lane.pre_prev, y(lane.b, t - 1), sh.H);
-      copy(lane.post_prev, y(lane.b, t - 1), sh.H);
-    } else {
-      rebuild_u(lane, t - 1, lane.u_prev);
-    }
-    if constexpr (P::norm == kNormPost) copy(lane.eff_prev, record(lane.b, t - 1) + sh.record.eff, s.R);
-    if constexpr (P::power && P::norm == kNormPost) square(lane.u_prev, lane.u2_prev, nullptr);
-  }
-
-  // The sums of step t, where no sweep of step t+1 took them along; `zero` where D is.
-  void sums(Neurons<T>& lane, idx t, const T* F, bool zero) {
-    if (zero && P::norm != kNormPost) {
-      clear(lane.s1, s.Rp), clear(lane.s2, s.Rp), clear(lane.dpre, s.Dp);
-      return;
-    }
-    recall_before(lane, t + 1);
-    sums_sweep<P>(s, lane, F);
+    sums_sweep<P>(s, lane, lane.f_own);
   }
 
   void backward_group(idx b0, idx n) {
@@ -309,11 +322,10 @@ template <class P, CellKind K> class Member {
       clear(lane.dh, sh.H), clear(lane.dc, sh.H), clear(lane.du, s.Dp), clear(lane.dpre, s.Dp);
       if (c.dc_T) copy(lane.dc, at<T>(c.dc_T) + lane.b * sh.H, sh.H);
       first_f(lane, lane.checkpoints);
-      T* f = lane.checkpoints;
-      for (idx t = 0; t < (lane.len - 1) / every * every; ++t) {
-        T* to = (t + 1) % every == 0 ? lane.checkpoints + (t + 1) / every * size : lane.f_own;
-        recompute(lane, t, f, to);
-        f = to;
+      for (idx t0 = 0; t0 + every < lane.len; t0 += every) {
+        recall_block(lane, t0, t0 + every);
+        T* from = lane.checkpoints + t0 / every * size;
+        replay_block<false>(lane, t0, t0, every, from, from + size);
       }
     }
     const idx du_from = c.dx || kInner ? 0 : sh.I / kLanes<T> * kLanes<T>;
@@ -322,24 +334,19 @@ template <class P, CellKind K> class Member {
       for (idx k = 0; k < n; ++k) {
         Neurons<T>& lane = lanes[k];
         if (t0 >= lane.len) continue;
-        copy(lane.segment, lane.checkpoints + t0 / every * size, size);
-        for (idx t = t0; t + 1 < t1 && t + 1 < lane.len; ++t)
-          recompute(lane, t, lane.segment + (t - t0) * size, lane.segment + (t + 1 - t0) * size);
+        const idx end = t1 < lane.len ? t1 : lane.len;
+        recall_block(lane, t0, end);
+        replay_block<true>(lane, t0, t0, end - 1 - t0, f_of(lane, t0, t0), lane.segment);
       }
       for (idx t = t1 - 1; t >= t0; --t) {
         int running = 0;
-        const bool next = t > t0;
         for (idx k = 0; k < n; ++k) {
           Neurons<T>& lane = lanes[k];
           if (t >= lane.len) continue;
           active[running++] = &lane;
-          lane.F = lane.segment + (t - t0) * size;
-          lane.F_prev = next ? lane.segment + (t - 1 - t0) * size : nullptr;
-          const bool last = t == lane.len - 1;
-          if (last) last_gradient(lane, lane.F);
-          if (last || t == t1 - 1) sums(lane, t, lane.F, last && (!c.df_T || kUpdatesFirst));
-          recall_step(lane, t);
-          if (next) recall_before(lane, t);
+          if (t == lane.len - 1) last_gradient(lane, t0);
+          recall_step(lane, t0, t);
+          lane.F = f_of(lane, t0, t);
           const bool first = t == 0 || fresh(lane.b, t);
           lane.masked = !first;
           if constexpr (K == CellKind::kLstm) load_cell_before(lane, t);
@@ -349,7 +356,7 @@ template <class P, CellKind K> class Member {
           Cell<P, K>::unsettle(sh, lane, grads, dy, y(lane.b, t), dpower, !first);
           clear(lane.du, s.Dp);
         }
-        if (next) backward_sweep<P, true>(s, grads.synapses, active, running, du_from);
+        if (t > 0) backward_sweep<P, true>(s, grads.synapses, active, running, du_from);
         else backward_sweep<P, false>(s, grads.synapses, active, running, du_from);
         for (int k = 0; k < running; ++k) propagate(static_cast<Neurons<T>&>(*active[k]), t);
       }

@@ -42,75 +42,100 @@ template <class T> STPN_INLINE T divisor(T square) {
   return (sizeof(T) == 4 ? T(__builtin_sqrtf(float(square))) : T(__builtin_sqrt(double(square)))) + T(1e-16);
 }
 
-template <class T> struct Synapses {  // (R, Dp) each, padding zero
+// Parameters of a synapse, and the gradients of them. They are stored vector by vector, so that a
+// sweep follows one pointer: (R, Dp / lanes, slots, lanes), padding zero.
+enum Slot { kW, kLambda, kGamma, kAlpha };
+template <class P> constexpr int kSlots = P::alpha ? 4 : 3;
+
+template <class T> struct Synapses {
   idx R, D, Dp, Rp;
-  const T *w, *lambda, *gamma, *alpha;
+  const T* parameters;
   T clamp;
 };
 
-template <class T> struct SynapseGradients {  // (R, Dp) each, of one thread
-  T *w, *lambda, *gamma, *alpha;
-};
+template <class P> STPN_INLINE idx slot_index(idx Dp, idx i, idx j, int slot) {
+  constexpr idx L = kLanes<typename P::T>;
+  return (i * Dp + j / L * L) * kSlots<P> + slot * L + j % L;
+}
+
+// The vector of one slot at column d (a multiple of lanes) of a row of parameters.
+template <class P, class T> STPN_INLINE T* slot(T* row, idx d, int which) {
+  return row + d * kSlots<P> + which * kLanes<typename P::T>;
+}
 
 template <class T> struct Lane {
   idx b;    // batch element
   idx len;  // its number of steps
 
-  // Forward.
-  const T* f_src;  // (R, Dp) F_{t-1}, or F_t where there is no update to make
-  T* f_dst;        // (R, Dp) F_t
-  T *u, *u_prev;   // (Dp)
-  T *pre_prev;     // (Dp) what the pending update associates with; u_prev unless own_pre
-  T* u2;           // (Dp) weighted squares of u, for power
-  T *post, *kept, *eff;  // (Rp) of the pending update; eff of the present F
-  T *gu, *gg, *gp;       // (Rp) row sums
+  // The present step; in the backward pass these are rows of the blocks of a segment.
+  T *u, *u2;             // (Dp) u2: weighted squares of u, for power
+  T *post, *kept, *eff;  // (Rp) of the update that the sweep makes; eff of the present F
 
-  // Backward, at step t. D is dL/dF_{t+1} on entry of a sweep and dL/dF_t on leaving it, already
+  // Forward.
+  const T* f_src;     // (R, Dp) F_{t-1}, or F_t where there is no update to make
+  T* f_dst;           // (R, Dp) F_t
+  T *u_prev, *pre_prev;  // (Dp) what the update associates with: u_prev, unless a model has its own
+  T *gu, *gg, *gp;       // (Rp) row sums
+  T *fu, *fg, *fp;       // (Rp) row sums of F, which the backward pass of norm post needs
+
+  // Backward, at step t. dF is dL/dF_{t+1} on entry of a sweep and dL/dF_t on leaving it, already
   // masked where F was clamped.
-  T* dF;                     // (R, Dp)
-  const T *F, *F_prev;       // (R, Dp) F_t, F_{t-1}
-  T *u2_prev, *u_w;          // (Dp) u_w: weight * u, for power
-  T *post_prev, *eff_prev;   // (Rp)
-  T *c1, *c2, *c3, *c4;      // (Rp) dG = c1 u + c2 G + c4 u2 sign(G), and c3 (W + F) from norm post
-  T *s1, *s2, *s3, *s4, *s5; // (Rp) sums for the step before
-  T *du, *dpre;              // (Dp) of u_t; of pre_{t-1} where the model has its own
-  bool masked;               // F_t came out of a clamp: not so for an initial state
+  T* dF;                            // (R, Dp)
+  const T* F;                       // (R, Dp) F_t
+  T *post_prev, *kept_prev, *u_w;   // (Rp), (Rp), (Dp): of step t-1; u_w: weight * u, for power
+  T *c1, *c2, *c3, *c4;             // (Rp) dG = c1 u + c2 G + c4 u2 sign(G), and c3 (W + F) from norm post
+  T *s1, *s2;                       // (Rp) sums for the step before
+  T *du, *dpre;                     // (Dp) of u_t; of pre_{t-1} where the model has its own
+  bool masked;                      // F_t came out of a clamp: not so for an initial state
 };
 
 template <class P> using Row = typename P::T;
+
+// In the sweeps all addresses are local variables: through a pointer to a lane the compiler would
+// have to load them again after each store.
 
 // F_t and the row sums. UPDATE = false where F_src is F_t already (the first step).
 template <class P, bool UPDATE, int NR, int NB>
 STPN_INLINE void forward_tile(const Synapses<Row<P>>& s, Lane<Row<P>>* const* lanes, idx i) {
   using T = Row<P>;
   constexpr int L = kLanes<T>;
-  V<T> gu[NR][NB]{}, gg[NR][NB]{}, gp[NR][NB]{};
-  V<T> post[NR][NB], kept[NR][NB], eff[NR][NB];
+  const idx Dp = s.Dp;
   const V<T> limit = splat(s.clamp);
-  for (int r = 0; r < NR; ++r)
-    for (int b = 0; b < NB; ++b) {
-      post[r][b] = splat(lanes[b]->post[i + r]);
-      kept[r][b] = splat(lanes[b]->kept[i + r]);
-      eff[r][b] = splat(lanes[b]->eff[i + r]);
+  V<T> gu[NR][NB]{}, gg[NR][NB]{}, gp[NR][NB]{}, fu[NR][NB]{}, fg[NR][NB]{}, fp[NR][NB]{};
+  V<T> post[NR][NB], kept[NR][NB], eff[NR][NB];
+  const T *row[NR], *src[NR][NB], *pre[NB], *u[NB], *u2[NB];
+  T* dst[NR][NB];
+  for (int b = 0; b < NB; ++b) {
+    const Lane<T>& lane = *lanes[b];
+    pre[b] = P::own_pre ? lane.pre_prev : lane.u_prev;
+    u[b] = lane.u;
+    u2[b] = lane.u2;
+    for (int r = 0; r < NR; ++r) {
+      src[r][b] = lane.f_src + (i + r) * Dp;
+      dst[r][b] = lane.f_dst + (i + r) * Dp;
+      post[r][b] = splat(lane.post[i + r]);
+      kept[r][b] = splat(lane.kept[i + r]);
+      eff[r][b] = splat(lane.eff[i + r]);
     }
+  }
+  for (int r = 0; r < NR; ++r) row[r] = s.parameters + (i + r) * Dp * kSlots<P>;
+
   auto updated = [&](int r, int b, idx d) STPN_LAMBDA -> V<T> {
-    const idx k = (i + r) * s.Dp + d;
-    V<T> f = load(lanes[b]->f_src + k);
+    V<T> f = load(src[r][b] + d);
     if constexpr (UPDATE) {
-      const T* pre = P::own_pre ? lanes[b]->pre_prev : lanes[b]->u_prev;
-      f = (load(s.lambda + k) * f) * kept[r][b] + (load(s.gamma + k) * load(pre + d)) * post[r][b];
+      f = (load(slot<P>(row[r], d, kLambda)) * f) * kept[r][b] +
+          (load(slot<P>(row[r], d, kGamma)) * load(pre[b] + d)) * post[r][b];
       if constexpr (P::clamp) f = clamp<T>(f, limit);
     }
     return f;
   };
   if constexpr (UPDATE && P::norm == kNormPost) {
     V<T> mm[NR][NB]{};
-    for (idx d = 0; d < s.Dp; d += L)
+    for (idx d = 0; d < Dp; d += L)
       for (int r = 0; r < NR; ++r)
         for (int b = 0; b < NB; ++b) {
-          const V<T> f = updated(r, b, d);
-          store(lanes[b]->f_dst + (i + r) * s.Dp + d, f);
-          const V<T> g = load(s.w + (i + r) * s.Dp + d) + f;
+          const V<T> f = updated(r, b, d), g = load(slot<P>(row[r], d, kW)) + f;
+          store(dst[r][b] + d, f);
           mm[r][b] += g * g;
         }
     for (int r = 0; r < NR; ++r)
@@ -119,25 +144,28 @@ STPN_INLINE void forward_tile(const Synapses<Row<P>>& s, Lane<Row<P>>* const* la
         eff[r][b] = splat(lanes[b]->eff[i + r]);
       }
   }
-  for (idx d = 0; d < s.Dp; d += L) {
+  for (idx d = 0; d < Dp; d += L) {
     for (int r = 0; r < NR; ++r) {
-      const idx k = (i + r) * s.Dp + d;
-      const V<T> w = load(s.w + k);
+      const V<T> w = load(slot<P>(row[r], d, kW));
       for (int b = 0; b < NB; ++b) {
-        const Lane<T>& lane = *lanes[b];
         V<T> f, g;
         if constexpr (UPDATE && P::norm == kNormPost) {
-          f = load(lane.f_dst + k);
+          f = load(dst[r][b] + d);
         } else {
           f = updated(r, b, d);
-          if constexpr (UPDATE) store(lane.f_dst + k, f);
+          if constexpr (UPDATE) store(dst[r][b] + d, f);
         }
-        if constexpr (P::alpha) g = w + load(s.alpha + k) * f;
+        if constexpr (P::alpha) g = w + load(slot<P>(row[r], d, kAlpha)) * f;
         else if constexpr (P::norm == kNormPost) g = w + eff[r][b] * f;
         else g = w + f;
-        gu[r][b] += g * load(lane.u + d);
+        gu[r][b] += g * load(u[b] + d);
         if constexpr (P::norm != kNormNone) gg[r][b] += g * g;
-        if constexpr (P::power) gp[r][b] += abs(g) * load(lane.u2 + d);
+        if constexpr (P::power) gp[r][b] += abs(g) * load(u2[b] + d);
+        if constexpr (P::norm == kNormPost) {
+          fu[r][b] += f * load(u[b] + d);
+          fg[r][b] += f * g;
+          if constexpr (P::power) fp[r][b] += f * sign<T>(g) * load(u2[b] + d);
+        }
       }
     }
   }
@@ -146,152 +174,193 @@ STPN_INLINE void forward_tile(const Synapses<Row<P>>& s, Lane<Row<P>>* const* la
       lanes[b]->gu[i + r] = sum(gu[r][b]);
       if constexpr (P::norm != kNormNone) lanes[b]->gg[i + r] = sum(gg[r][b]);
       if constexpr (P::power) lanes[b]->gp[i + r] = sum(gp[r][b]);
+      if constexpr (P::norm == kNormPost) {
+        lanes[b]->fu[i + r] = sum(fu[r][b]);
+        lanes[b]->fg[i + r] = sum(fg[r][b]);
+        if constexpr (P::power) lanes[b]->fp[i + r] = sum(fp[r][b]);
+      }
     }
 }
 
-// Only the update: F_t again from what the forward pass saved (no sums; eff is known), or, with
-// MEASURE, at the end of a sequence, where norm post must still find its eff.
-template <class P, bool MEASURE>
-STPN_INLINE void update_row(const Synapses<Row<P>>& s, Lane<Row<P>>& lane, idx i) {
+// The update that ends a sequence; norm post finds its last eff.
+template <class P> STPN_INLINE void update_row(const Synapses<Row<P>>& s, Lane<Row<P>>& lane, idx i) {
   using T = Row<P>;
+  const idx Dp = s.Dp;
   const V<T> post = splat(lane.post[i]), kept = splat(lane.kept[i]), limit = splat(s.clamp);
-  const T* pre = P::own_pre ? lane.pre_prev : lane.u_prev;
-  const idx row = i * s.Dp;
+  const T *pre = P::own_pre ? lane.pre_prev : lane.u_prev, *row = s.parameters + i * Dp * kSlots<P>;
+  const T* src = lane.f_src + i * Dp;
+  T* dst = lane.f_dst + i * Dp;
   V<T> mm{};
-  for (idx d = 0; d < s.Dp; d += kLanes<T>) {
-    V<T> f = (load(s.lambda + row + d) * load(lane.f_src + row + d)) * kept +
-             (load(s.gamma + row + d) * load(pre + d)) * post;
+  for (idx d = 0; d < Dp; d += kLanes<T>) {
+    V<T> f = (load(slot<P>(row, d, kLambda)) * load(src + d)) * kept + (load(slot<P>(row, d, kGamma)) * load(pre + d)) * post;
     if constexpr (P::clamp) f = clamp<T>(f, limit);
-    if constexpr (MEASURE && P::norm == kNormPost) {
-      const V<T> g = load(s.w + row + d) + f;
+    if constexpr (P::norm == kNormPost) {
+      const V<T> g = load(slot<P>(row, d, kW)) + f;
       mm += g * g;
     }
-    store(lane.f_dst + row + d, f);
+    store(dst + d, f);
   }
-  if constexpr (MEASURE && P::norm == kNormPost) lane.eff[i] = T(1) / divisor<T>(sum(mm));
+  if constexpr (P::norm == kNormPost) lane.eff[i] = T(1) / divisor<T>(sum(mm));
 }
 
-// The sums that step t-1 needs before its own sweep, of D = dL/dF_t and of F_{t-1}; "prev" is t-1.
+// n updates in a row, known from the forward pass: from F_t (in `from`) to F_{t+n}. Rows do not
+// depend on each other here, so each vector of synapses goes through all n steps in a register.
+// KEEP: F_{t+1}, F_{t+2}, ... are stored one after the other from `to` on; else only the last is.
+template <class P, bool KEEP, int NV>
+STPN_INLINE void replay_columns(const Synapses<Row<P>>& s, const Row<P>* from, Row<P>* to, idx n, const Row<P>* pre,
+                                const Row<P>* post, const Row<P>* kept, idx i, idx d) {
+  using T = Row<P>;
+  constexpr int L = kLanes<T>;
+  const idx Dp = s.Dp, Rp = s.Rp, size = s.R * Dp;
+  const T* row = s.parameters + i * Dp * kSlots<P>;
+  const V<T> limit = splat(s.clamp);
+  V<T> f[NV], lambda[NV], gamma[NV];
+  for (int v = 0; v < NV; ++v) {
+    f[v] = load(from + i * Dp + d + v * L);
+    lambda[v] = load(slot<P>(row, d + v * L, kLambda));
+    gamma[v] = load(slot<P>(row, d + v * L, kGamma));
+  }
+  T* out = to + i * Dp + d;
+  pre += d, post += i, kept += i;
+  for (idx t = 0; t < n; ++t, pre += Dp, post += Rp, kept += Rp) {
+    const V<T> p = splat(*post), k = splat(*kept);
+    for (int v = 0; v < NV; ++v) {
+      f[v] = (lambda[v] * f[v]) * k + (gamma[v] * load(pre + v * L)) * p;
+      if constexpr (P::clamp) f[v] = clamp<T>(f[v], limit);
+      if constexpr (KEEP) store(out + v * L, f[v]);
+    }
+    if constexpr (KEEP) out += size;
+  }
+  if constexpr (!KEEP)
+    for (int v = 0; v < NV; ++v) store(out + v * L, f[v]);
+}
+
+template <class P, bool KEEP>
+__attribute__((noinline)) void replay(const Synapses<Row<P>>& s, const Row<P>* from, Row<P>* to, idx n, const Row<P>* pre,
+                                      const Row<P>* post, const Row<P>* kept) {
+  constexpr int L = kLanes<Row<P>>;
+  for (idx i = 0; i < s.R; ++i) {
+    // Several vectors at a time hide the latency of a step; never one alone if it can be helped.
+    idx d = 0, left = s.Dp / L;
+    for (; left > 4 && left != 5; left -= 4, d += 4 * L) replay_columns<P, KEEP, 4>(s, from, to, n, pre, post, kept, i, d);
+    for (; left > 2; left -= 3, d += 3 * L) replay_columns<P, KEEP, 3>(s, from, to, n, pre, post, kept, i, d);
+    if (left == 2) replay_columns<P, KEEP, 2>(s, from, to, n, pre, post, kept, i, d);
+    if (left == 1) replay_columns<P, KEEP, 1>(s, from, to, n, pre, post, kept, i, d);
+  }
+}
+
+// What step t-1 needs of D = dL/dF_t before its own sweep ("prev" is t-1):
+//     s1 = sum D gamma pre,  s2 = sum D lambda F_{t-1}
+// The second is had without F_{t-1}: lambda kept F_{t-1} = F_t - gamma post pre, wherever D is not
+// masked.
 template <class P> struct StepSums {
   using T = Row<P>;
-  V<T> s1{}, s2{}, s3{}, s4{}, s5{};
-  STPN_INLINE void add(const Synapses<T>& s, const Lane<T>& lane, idx k, idx d, V<T> D, V<T> f_prev,
-                       V<T> post_prev, V<T> eff_prev) {
-    const V<T> gD = load(s.gamma + k) * D;
-    if constexpr (P::own_pre) {
-      s1 += gD * load(lane.pre_prev + d);
-      store(lane.dpre + d, load(lane.dpre + d) + post_prev * gD);
-    } else {
-      s1 += gD * load(lane.u_prev + d);
-    }
-    if constexpr (P::norm != kNormNone) s2 += (load(s.lambda + k) * D) * f_prev;
-    if constexpr (P::norm == kNormPost) {
-      const V<T> g = load(s.w + k) + eff_prev * f_prev;
-      s3 += load(lane.u_prev + d) * f_prev;
-      s4 += g * f_prev;
-      if constexpr (P::power) s5 += load(lane.u2_prev + d) * sign<T>(g) * f_prev;
-    }
+  V<T> s1{}, df{}, post;
+  const T* pre;
+  T* dpre;
+  STPN_INLINE StepSums(const Lane<T>& lane, idx i)
+      : post(splat(lane.post_prev[i])), pre(P::own_pre ? lane.pre_prev : lane.u_prev), dpre(lane.dpre) {}
+  STPN_INLINE void add(idx d, V<T> D, V<T> f, V<T> gamma) {
+    const V<T> gD = gamma * D;
+    s1 += gD * load(pre + d);
+    if constexpr (P::own_pre) store(dpre + d, load(dpre + d) + post * gD);
+    if constexpr (P::norm != kNormNone) df += D * f;
   }
   STPN_INLINE void put(Lane<T>& lane, idx i) const {
-    lane.s1[i] = sum(s1);
-    if constexpr (P::norm != kNormNone) lane.s2[i] = sum(s2);
-    if constexpr (P::norm == kNormPost) {
-      lane.s3[i] = sum(s3);
-      lane.s4[i] = sum(s4);
-      if constexpr (P::power) lane.s5[i] = sum(s5);
-    }
+    const T s = sum(s1);
+    lane.s1[i] = s;
+    if constexpr (P::norm != kNormNone) lane.s2[i] = (sum(df) - lane.post_prev[i] * s) / lane.kept_prev[i];
   }
+};
+
+// Step t of one lane, backward, in one row. The addresses and coefficients it needs.
+template <class P> struct StepBack {
+  using T = Row<P>;
+  V<T> post, kept, eff, c1, c2, c3, c4;
+  const T *F, *u, *u2, *u_w;
+  T *dF, *du;
+  bool masked;
+  STPN_INLINE StepBack(const Lane<T>& lane, idx i, idx Dp)
+      : post(splat(lane.post[i])), kept(splat(lane.kept[i])), eff(splat(lane.eff[i])), c1(splat(lane.c1[i])),
+        c2(splat(lane.c2[i])), c3(splat(lane.c3[i])), c4(splat(lane.c4[i])), F(lane.F + i * Dp),
+        u(lane.u), u2(lane.u2), u_w(lane.u_w), dF(lane.dF + i * Dp), du(lane.du),
+        masked(lane.masked) {}
 };
 
 // Step t backward, and with NEXT also the sums of step t-1, in one sweep. Columns below `du_from`
 // belong to inputs that want no gradient.
 template <class P, bool NEXT, int NB>
-STPN_INLINE void backward_tile(const Synapses<Row<P>>& s, const SynapseGradients<Row<P>>& grads,
-                               Lane<Row<P>>* const* lanes, idx i, idx du_from) {
+STPN_INLINE void backward_tile(const Synapses<Row<P>>& s, Row<P>* gradients, Lane<Row<P>>* const* lanes, idx i, idx du_from) {
   using T = Row<P>;
   constexpr int L = kLanes<T>;
-  StepSums<P> sums[NB];
+  const idx Dp = s.Dp;
   const V<T> limit = splat(s.clamp);
-  V<T> post[NB], kept[NB], eff[NB], post_prev[NB], eff_prev[NB], c1[NB], c2[NB], c3[NB], c4[NB];
-  for (int b = 0; b < NB; ++b) {
-    const Lane<T>& lane = *lanes[b];
-    post[b] = splat(lane.post[i]);
-    kept[b] = splat(lane.kept[i]);
-    c1[b] = splat(lane.c1[i]);
-    if constexpr (P::own_pre && NEXT) post_prev[b] = splat(lane.post_prev[i]);
-    if constexpr (P::norm != kNormNone) c2[b] = splat(lane.c2[i]);
-    if constexpr (P::norm == kNormPost) {
-      eff[b] = splat(lane.eff[i]);
-      eff_prev[b] = splat(lane.eff_prev[i]);
-      c3[b] = splat(lane.c3[i]);
-    }
-    if constexpr (P::power) c4[b] = splat(lane.c4[i]);
-  }
-  const idx row = i * s.Dp;
+  const T* row = s.parameters + i * Dp * kSlots<P>;
+  T* grads = gradients + i * Dp * kSlots<P>;
+  // NB is 1 or 2; the second lane of one repeats it.
+  StepSums<P> sums[2] = {StepSums<P>(*lanes[0], i), StepSums<P>(*lanes[NB - 1], i)};
+  const StepBack<P> back[2] = {StepBack<P>(*lanes[0], i, Dp), StepBack<P>(*lanes[NB - 1], i, Dp)};
   auto column = [&](idx d, auto wants_du) STPN_LAMBDA {
     constexpr bool DU = decltype(wants_du)::value;
-    const idx k = row + d;
-    const V<T> w = load(s.w + k), lambda = load(s.lambda + k), gamma = load(s.gamma + k);
-    V<T> dw = load(grads.w + k), dlambda{}, dgamma{}, alpha{}, dalpha{};
+    const V<T> w = load(slot<P>(row, d, kW)), lambda = load(slot<P>(row, d, kLambda)), gamma = load(slot<P>(row, d, kGamma));
+    V<T> dw = load(slot<P>(grads, d, kW)), dlambda{}, dgamma{}, alpha{}, dalpha{};
     if constexpr (P::rates) {
-      dlambda = load(grads.lambda + k);
-      dgamma = load(grads.gamma + k);
+      dlambda = load(slot<P>(grads, d, kLambda));
+      dgamma = load(slot<P>(grads, d, kGamma));
     }
     if constexpr (P::alpha) {
-      alpha = load(s.alpha + k);
-      dalpha = load(grads.alpha + k);
+      alpha = load(slot<P>(row, d, kAlpha));
+      dalpha = load(slot<P>(grads, d, kAlpha));
     }
     for (int b = 0; b < NB; ++b) {
-      const Lane<T>& lane = *lanes[b];
-      V<T> D = load(lane.dF + k);
-      const V<T> f = load(lane.F + k), u = load(lane.u + d);
+      const StepBack<P>& k = back[b];
+      V<T> D = load(k.dF + d);
+      const V<T> f = load(k.F + d), u = load(k.u + d);
       V<T> g;
       if constexpr (P::alpha) g = w + alpha * f;
-      else if constexpr (P::norm == kNormPost) g = w + eff[b] * f;
+      else if constexpr (P::norm == kNormPost) g = w + k.eff * f;
       else g = w + f;
       if constexpr (P::rates) {
-        dlambda += D * (kept[b] * f);
-        dgamma += D * (post[b] * u);
+        dlambda += D * (k.kept * f);
+        dgamma += D * (k.post * u);
       }
-      V<T> dg = c1[b] * u;
-      if constexpr (P::norm != kNormNone) dg += c2[b] * g;
-      if constexpr (P::power) dg += c4[b] * (load(lane.u2 + d) * sign<T>(g));
+      V<T> dg = k.c1 * u;
+      if constexpr (P::norm != kNormNone) dg += k.c2 * g;
+      if constexpr (P::power) dg += k.c4 * (load(k.u2 + d) * sign<T>(g));
       if constexpr (DU) {
-        V<T> du = load(lane.du + d) + c1[b] * g;
-        if constexpr (P::power) du += (c4[b] + c4[b]) * (load(lane.u_w + d) * abs(g));
-        if constexpr (!P::own_pre) du += post[b] * (gamma * D);
-        store(lane.du + d, du);
+        V<T> du = load(k.du + d) + k.c1 * g;
+        if constexpr (P::power) du += (k.c4 + k.c4) * (load(k.u_w + d) * abs(g));
+        if constexpr (!P::own_pre) du += k.post * (gamma * D);
+        store(k.du + d, du);
       }
       dw += dg;
-      D = kept[b] * (lambda * D);
+      D = k.kept * (lambda * D);
       if constexpr (P::alpha) {
         dalpha += dg * f;
         D += alpha * dg;
       } else if constexpr (P::norm == kNormPost) {
-        const V<T> dm = c3[b] * (w + f);
+        const V<T> dm = k.c3 * (w + f);
         dw += dm;
-        D += eff[b] * dg + dm;
+        D += k.eff * dg + dm;
       } else {
         D += dg;
       }
       if constexpr (P::clamp) {
-        if (lane.masked) D = abs(f) < limit ? D : V<T>{};
+        if (k.masked) D = abs(f) < limit ? D : V<T>{};
       }
-      store(lane.dF + k, D);
-      if constexpr (NEXT) {
-        sums[b].add(s, lane, k, d, D, load(lane.F_prev + k), post_prev[b], eff_prev[b]);
-      }
+      store(k.dF + d, D);
+      if constexpr (NEXT) sums[b].add(d, D, f, gamma);
     }
-    store(grads.w + k, dw);
+    store(slot<P>(grads, d, kW), dw);
     if constexpr (P::rates) {
-      store(grads.lambda + k, dlambda);
-      store(grads.gamma + k, dgamma);
+      store(slot<P>(grads, d, kLambda), dlambda);
+      store(slot<P>(grads, d, kGamma), dgamma);
     }
-    if constexpr (P::alpha) store(grads.alpha + k, dalpha);
+    if constexpr (P::alpha) store(slot<P>(grads, d, kAlpha), dalpha);
   };
   idx d = 0;
   for (; d < du_from; d += L) column(d, Flag<false>{});
-  for (; d < s.Dp; d += L) column(d, Flag<true>{});
+  for (; d < Dp; d += L) column(d, Flag<true>{});
   if constexpr (NEXT)
     for (int b = 0; b < NB; ++b) sums[b].put(*lanes[b], i);
 }
@@ -309,8 +378,8 @@ __attribute__((noinline)) void forward_sweep(const Synapses<Row<P>>& s, Lane<Row
 }
 
 template <class P, bool NEXT>
-__attribute__((noinline)) void backward_sweep(const Synapses<Row<P>>& s, const SynapseGradients<Row<P>>& grads,
-                                              Lane<Row<P>>* const* lanes, int n, idx du_from) {
+__attribute__((noinline)) void backward_sweep(const Synapses<Row<P>>& s, Row<P>* grads, Lane<Row<P>>* const* lanes, int n,
+                                              idx du_from) {
   for (idx i = 0; i < s.R; ++i) {
     int b = 0;
     for (; b + 1 < n; b += 2) backward_tile<P, NEXT, 2>(s, grads, lanes + b, i, du_from);
@@ -318,21 +387,18 @@ __attribute__((noinline)) void backward_sweep(const Synapses<Row<P>>& s, const S
   }
 }
 
-template <class P, bool MEASURE>
-__attribute__((noinline)) void update_sweep(const Synapses<Row<P>>& s, Lane<Row<P>>& lane) {
-  for (idx i = 0; i < s.R; ++i) update_row<P, MEASURE>(s, lane, i);
+template <class P> __attribute__((noinline)) void update_sweep(const Synapses<Row<P>>& s, Lane<Row<P>>& lane) {
+  for (idx i = 0; i < s.R; ++i) update_row<P>(s, lane, i);
 }
 
-// The sums of step t alone, where no backward sweep of step t+1 could take them along.
+// The sums of the last step, where no backward sweep comes before it to take them along.
 template <class P> __attribute__((noinline)) void sums_sweep(const Synapses<Row<P>>& s, Lane<Row<P>>& lane, const Row<P>* F) {
   using T = Row<P>;
+  const idx Dp = s.Dp;
   for (idx i = 0; i < s.R; ++i) {
-    StepSums<P> sums;
-    const V<T> post = splat(lane.post_prev[i]), eff = splat(lane.eff_prev[i]);
-    for (idx d = 0; d < s.Dp; d += kLanes<T>) {
-      const idx k = i * s.Dp + d;
-      sums.add(s, lane, k, d, load(lane.dF + k), load(F + k), post, eff);
-    }
+    StepSums<P> sums(lane, i);
+    const T *row = s.parameters + i * Dp * kSlots<P>, *dF = lane.dF + i * Dp;
+    for (idx d = 0; d < Dp; d += kLanes<T>) sums.add(d, load(dF + d), load(F + i * Dp + d), load(slot<P>(row, d, kGamma)));
     sums.put(lane, i);
   }
 }

@@ -119,7 +119,7 @@ _STPN_INPUTS = (
 
 
 def _stpn_saved_size(rows: int, hidden: int, norm: int, power: bool, gated: bool) -> int:
-    per_row = {0: 0, 1: 2, 2: 3}[norm] + int(power)
+    per_row = {0: 0, 1: 2, 2: 5}[norm] + int(power) * (2 if norm == 2 else 1)
     return rows * per_row + (5 * hidden if gated else 0)
 
 
