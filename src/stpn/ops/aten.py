@@ -124,8 +124,11 @@ def _rnn_loop(
     p = functional.linear(x, weights[0], bias)  # (B, T, H)
     w_hh = weights[1].t()
     ys = []
-    for p_t, fresh in zip(p.unbind(1), reset.unsqueeze(-1).unbind(1), strict=True):
-        h = activate(torch.addmm(p_t, h.masked_fill(fresh, 0.0), w_hh))
+    some = reset.any(0).tolist()  # (T,): steps at which some sequence starts anew
+    for t, p_t in enumerate(p.unbind(1)):
+        if some[t]:
+            h = h.masked_fill(reset[:, t, None], 0.0)
+        h = activate(torch.addmm(p_t, h, w_hh))
         ys.append(h)
     return torch.stack(ys, 1)
 
