@@ -41,6 +41,8 @@ class Player(AbstractContextManager["Player"]):
         self._generator = generator
         self._state: State = agent.core.initial_state(self.worlds.count)
         self._readings: list[Tensor] = []  # (B, 1) of each layer, in the present step
+        self.action: npt.NDArray[Any] = np.zeros(0)
+        """What was done in the last step, as the environment got it."""
 
     def __enter__(self) -> Player:
         # The meter itself keeps means over the batch; here some of it may not count.
@@ -68,7 +70,8 @@ class Player(AbstractContextManager["Player"]):
         else:
             noise = policy.noise(worlds.count, generator=self._generator)
             action = policy.sample(heads[:, :-1], noise)
-        return power, worlds.step(policy.to_env(action))
+        self.action = policy.to_env(action)
+        return power, worlds.step(self.action)
 
 
 def play(

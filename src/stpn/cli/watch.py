@@ -1,0 +1,54 @@
+"""`stpn watch RUN`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+
+@dataclass(frozen=True)
+class Watch:
+    """One episode of a run's agent as GIF or MP4, with the power of its core at each step."""
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """Directory of the run."""
+    out: Path | None = None
+    """File to write, .gif or .mp4. None: episode.gif in the run's directory."""
+    seed: int = 0
+    """Which episode."""
+    steps: int = 1000
+    """Longest part of the episode that is shown."""
+    fps: float | None = None
+    """Steps per second. None: the task's own speed."""
+    greedy: bool | None = None
+    """Take the most likely actions, not sampled ones. None: as the task measures."""
+    json: bool = False
+    """Print JSON."""
+
+
+def run(arguments: list[str]) -> int:
+    options = tyro.cli(Watch, args=arguments, prog="stpn watch")
+    from stpn import watch
+
+    watched = watch.record(
+        options.run,
+        options.out or options.run / "episode.gif",
+        seed=options.seed,
+        steps=options.steps,
+        fps=options.fps,
+        greedy=options.greedy,
+    )
+    if options.json:
+        print(json.dumps(dataclasses.asdict(watched)))
+    else:
+        end = "" if watched.whole else " (the episode went on)"
+        print(
+            f"{watched.steps} steps{end}, reward {watched.reward:g}, "
+            f"mean power {watched.power:.4g}: {watched.path}"
+        )
+    return 0
