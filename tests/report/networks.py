@@ -65,17 +65,13 @@ class Network(SequenceModel):
     def read(self, texts: list[str]) -> dict[str, Any]:
         """What the page must find when it reads these sequences, all of the same length."""
         x = art.one_hot(torch.stack([art.encode(text) for text in texts]), torch.float64)
-        power = []
-        with torch.no_grad():
-            for sequence in x:
-                with EnergyMeter(self.core) as meter:
-                    self.core(sequence.unsqueeze(0))
-                power.append(sum(meter.per_step.values()).tolist())
+        with torch.no_grad(), EnergyMeter(self.core) as meter:
             y, _ = self.core(x)  # (B, T, H)
+        with torch.no_grad():
             probabilities = self.readout(y).softmax(-1)  # (B, T, 37)
         return {
             "h": y.tolist(),
-            "power": power,
+            "power": sum(meter.per_step.values()).tolist(),  # (T,) mean over the sequences
             "probabilities": probabilities.tolist(),
             "answers": [art.decode(row) for row in probabilities.argmax(-1)],
         }

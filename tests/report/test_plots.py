@@ -91,6 +91,20 @@ def test_each_figure_names_its_runs_and_what_is_missing(full_grid: Grid, tmp_pat
     assert "Not run yet: Maze, Pong, Pendulum." in main.full_caption
 
 
+def test_the_caption_says_what_is_incomplete(full_grid: Grid, tmp_path: Path) -> None:
+    assert "Incomplete" not in plot(full_grid, 1).full_caption
+    for seed in range(5):
+        write_result(tmp_path, "art", "stpnr", seed)
+    write_result(tmp_path, "art", "lstm", 0)
+    write_result(tmp_path, "art", "gru", 0)  # the paper has no such run to fall short of
+    for model, reach in (("stpnr", 0.2), ("rnn", 0.5)):
+        write_result(tmp_path, "maze", model, 0, reach=reach)
+    assert plot(collect(tmp_path), 1).incomplete == (
+        "ART (1 of 5 seeds for 1 of 2 models)",
+        "Maze (20% to 50% of the protocol, 1 of 3 seeds)",
+    )
+
+
 def test_unfinished_seeds_are_not_drawn_beside_complete_ones(tmp_path: Path) -> None:
     write_result(tmp_path, "art", "stpnr", 0)
     write_result(tmp_path, "art", "stpnr", 1, reach=0.1, finished=False)

@@ -12,6 +12,7 @@ from stpn.report.grid import Grid, Group, columns, power_per_step
 from stpn.report.statistics import Array
 from stpn.report.style import model_rank, model_style, task_style
 from stpn.report.tables import group_notes
+from stpn.report.verdicts import percent
 from stpn.runs import RunResult, thin
 
 CURVE_POINTS = 200
@@ -93,6 +94,7 @@ class Plot:
     title: str
     caption: str
     panels: tuple[Panel, ...]
+    incomplete: tuple[str, ...]  # panels with fewer seeds or shorter runs than the paper's
     not_run: tuple[str, ...]  # titles of tasks that would have a panel
     runs: tuple[str, ...]
 
@@ -102,8 +104,12 @@ class Plot:
 
     @property
     def full_caption(self) -> str:
-        missing = f" Not run yet: {', '.join(self.not_run)}." if self.not_run else ""
-        return self.caption + missing
+        parts = [self.caption]
+        if self.incomplete:
+            parts.append(f"Incomplete: {'; '.join(self.incomplete)}.")
+        if self.not_run:
+            parts.append(f"Not run yet: {', '.join(self.not_run)}.")
+        return " ".join(parts)
 
 
 def plots(grid: Grid) -> list[Plot]:
@@ -156,9 +162,26 @@ def _plot(
         title,
         caption,
         tuple(panel for _, panel in shown),
+        tuple(filter(None, (_shortfall(panel, groups) for groups, panel in shown))),
         tuple(panel.title for _, _, panel in built if not panel.models),
         tuple(dict.fromkeys(grid.name(run) for group in drawn for run in group.used)),
     )
+
+
+def _shortfall(panel: Panel, groups: list[Group]) -> str:
+    """What the runs of a panel lack of the paper's, in words; empty if nothing."""
+    drawn = [g for g in groups if g.model in panel.models and g.seeds_wanted is not None]
+    lacks = []
+    short = [group.reach for group in drawn if group.is_short]
+    if short:
+        low, high = percent(min(short)), percent(max(short))
+        lacks.append(f"{low if low == high else f'{low} to {high}'} of the protocol")
+    few = [len(g.used) for g in drawn if len(g.used) < (g.seeds_wanted or 0)]
+    if few:
+        counts = f"{min(few)}" if min(few) == max(few) else f"{min(few)} to {max(few)}"
+        who = "" if len(few) == len(drawn) else f" for {len(few)} of {len(drawn)} models"
+        lacks.append(f"{counts} of {drawn[0].seeds_wanted} seeds{who}")
+    return f"{panel.title} ({', '.join(lacks)})" if lacks else ""
 
 
 def _main_groups(grid: Grid, task: str) -> list[Group]:

@@ -214,7 +214,8 @@ def _headline(claims: list[Claim], claim: Claim, partial: bool, *, started: bool
     tested = [c for c in claims if c is not Claim.UNTESTED]
     good = sum(c is not Claim.DIFFERS for c in tested)
     if good == len(tested):
-        text = "Same winner as in the paper"
+        tied = ", or tied" if claim is Claim.TIED else ""
+        text = f"Same winner as in the paper{tied}"
     elif good:
         text = f"Same winner in {good} of {len(tested)} rankings"
     else:

@@ -7,7 +7,6 @@ const Viewer = (() => {
   const EXAMPLES = ["c9k8j3??k", "a1b2c3??a", "z0q7m4??m", "x5y5z5??y"];
   const MAX_LENGTH = 25;
   const PLAY_MS = 800;
-  const LIMITS = [[33, 102, 172], [214, 96, 33]]; // colours of -max and +max: blue and orange
 
   /* Okabe and Ito's colours: neurons must not look like the models of the other figures. */
   const NEURONS = ["#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#7A7A7A", "#B8A900"];
@@ -66,6 +65,7 @@ const Viewer = (() => {
       this.message = html("p", { id: "viewer-message", class: "message", role: "status" }, root);
       this.about = html("p", { class: "about" }, root);
 
+      html("p", { class: "about" }, root, "Bars: power of each step. A click goes to the step.");
       this.tape = html("div", { class: "tape", role: "group", "aria-label": "Symbols read so far, with the power of each step" }, root);
       const transport = html("div", { class: "controls transport" }, root);
       this.buttons = {};
@@ -325,10 +325,13 @@ const Viewer = (() => {
     paint() {
       const { columns } = this.shape;
       const limit = this.limit;
-      const neutral = getComputedStyle(this.maps).getPropertyValue("--map-zero").match(/[\d.]+/g).map(Number);
+      const style = getComputedStyle(this.maps);
+      const channels = (name) => style.getPropertyValue(name).match(/[\d.]+/g).map(Number);
+      const neutral = channels("--map-zero");
+      const ends = [channels("--map-negative"), channels("--map-positive")];
       const colour = (value) => {
         const part = limit ? Math.min(Math.abs(value) / limit, 1) ** 0.7 : 0;
-        const end = LIMITS[value > 0 ? 1 : 0];
+        const end = ends[value > 0 ? 1 : 0];
         return neutral.map((channel, k) => Math.round(channel + part * (end[k] - channel)));
       };
       this.canvases.forEach(({ canvas, marker }, row) => {
