@@ -103,7 +103,7 @@ class EnergyMeter:
 
         Layers that were not called add nothing.
         """
-        called = [total for total in self._sums.values() if total.count]
+        called = [total for total in self._sums.values() if total.called]
         if not called:
             raise RuntimeError("nothing was measured: no watched layer was called inside the meter")
         power = torch.stack([total.mean() for total in called]).sum()
@@ -120,7 +120,7 @@ class EnergyMeter:
     @property
     def per_step(self) -> dict[str, Tensor]:
         """(T,) at each time step, mean over batch and calls, of each layer that was called."""
-        return {name: total.per_step() for name, _, _, total in self._rows() if total.count}
+        return {name: total.per_step() for name, _, _, total in self._rows() if total.called}
 
     def _record(self, name: str, part: str, power: Tensor, lengths: Tensor | None) -> None:
         if not self.differentiable:
@@ -137,12 +137,12 @@ class EnergyMeter:
 
     def __str__(self) -> str:
         rows = list(self._rows())
-        powers = [measured.mean().item() if measured.count else 0.0 for *_, measured in rows]
+        powers = [measured.mean().item() if measured.called else 0.0 for *_, measured in rows]
         total = sum(powers)
         lines: list[tuple[str, ...]] = [("layer", "kind", "synapses", "power", "share", "watts")]
         for (name, kind, synapses, measured), power in zip(rows, powers, strict=True):
             share = f"{power / total:.1%}" if total else "-"
-            figures = (f"{power:.4g}", share) if measured.count else ("not called", "-")
+            figures = (f"{power:.4g}", share) if measured.called else ("not called", "-")
             lines.append((name, kind, f"{synapses:,}", *figures, self._in_watts(power)))
         synapses = sum(count for _, _, count, _ in rows)
         lines.append(("total", "", f"{synapses:,}", f"{total:.4g}", "", self._in_watts(total)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -12,13 +14,14 @@ class Sum:
 
     def __init__(self) -> None:
         self._sums: Tensor | None = None  # (T,) over batch and calls, of whole sequences
-        self._counts = torch.zeros(0, dtype=torch.int64)  # (T,)
+        self._batches: Counter[int] = Counter()  # steps to sequences that all have that many
+        self._counts = torch.zeros(0, dtype=torch.int64)  # (T,) of sequences with lengths
         self._steps: list[tuple[float | Tensor, int]] = []  # sum and count of each single step
         self._dtype = torch.get_default_dtype()
 
     @property
-    def count(self) -> int:
-        return int(self._counts.sum()) + sum(count for _, count in self._steps)
+    def called(self) -> bool:
+        return self._sums is not None or bool(self._steps)
 
     def add(self, power: Tensor, lengths: Tensor | None) -> None:
         """power (B, T), 0 past the `lengths` (B,)."""
@@ -27,25 +30,29 @@ class Sum:
         sums = power.sum(0, dtype=torch.float64)
         if steps == 1:
             total = sums.squeeze(0)
-            self._steps.append((total if total.requires_grad else float(total), batch))
+            self._steps.append((total if total.requires_grad else total.item(), batch))
             return
         if lengths is None:
-            counts = torch.full((steps,), batch)
+            self._batches[steps] += batch
         else:
-            counts = (torch.arange(steps) < lengths.cpu().unsqueeze(1)).sum(0)
+            alive = torch.arange(steps) < lengths.cpu().unsqueeze(1)
+            self._counts = _added(self._counts, alive.sum(0))
         self._sums = sums if self._sums is None else _added(self._sums, sums)
-        self._counts = _added(self._counts, counts)
 
     def mean(self) -> Tensor:
+        """Over time, batch and calls: ()."""
         sums, counts = self._totals()
         return (sums.sum() / counts.sum()).to(self._dtype)
 
     def per_step(self) -> Tensor:
+        """Over batch and calls: (T,)."""
         sums, counts = self._totals()
         return (sums / counts).to(self._dtype)
 
     def _totals(self) -> tuple[Tensor, Tensor]:
         sums, counts = self._sums, self._counts
+        for steps, batch in self._batches.items():
+            counts = _added(counts, torch.full((steps,), batch))
         if self._steps:
             singles = torch.stack([torch.as_tensor(s, dtype=torch.float64) for s, _ in self._steps])
             sums = singles if sums is None else _added(sums, singles)
@@ -56,6 +63,8 @@ class Sum:
 
 def _added(a: Tensor, b: Tensor) -> Tensor:
     """The sum of two vectors, the shorter one filled up with 0."""
+    if len(a) == len(b):
+        return a + b
     steps = max(len(a), len(b))
     a, b = (functional.pad(value, (0, steps - len(value))) for value in (a, b))
     return a + b

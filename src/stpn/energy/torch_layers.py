@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from stpn.nn.core import reversed_time
 from stpn.ops import aten
-from stpn.ops.power import previous, static_power
+from stpn.ops.power import hidden_power, static_power
 
 RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)
 CELLS = (nn.RNNCell, nn.LSTMCell, nn.GRUCell)
@@ -155,8 +155,8 @@ def _recurrent(module: Any, call: Call, ignored: Sequence[int]) -> Iterator[Read
             if h is None:
                 own = y.chunk(directions, -1)[direction]
                 h = reversed_time(own, layout.lengths) if direction else own
-            power = static_power(u, weights[0], counted) + static_power(
-                previous(h, start[0], None, layout.lengths), weights[1]
+            power = static_power(u, weights[0], counted) + hidden_power(
+                h, start[0], weights[1], lengths=layout.lengths
             )
             if projected is not None:
                 power = power + static_power(projected, weights[-1])

@@ -17,7 +17,7 @@ from stpn.nn import checks
 from stpn.nn.core import Recurrence, RecurrentCell, RecurrentCore, last_step
 from stpn.nn.state import LSTMState, MLPState, RNNState
 from stpn.ops import aten
-from stpn.ops.power import previous, static_power
+from stpn.ops.power import hidden_power, static_power
 
 Nonlinearity: TypeAlias = Literal["tanh", "relu"]
 
@@ -65,8 +65,8 @@ class _Fixed(Recurrence):
             return None
         inputs = x.shape[-1]
         of_input = static_power(x, self._parameter("weight_ih", suffix), power_weight[:inputs])
-        h = previous(y, h0, reset, lengths)
-        of_hidden = static_power(h, self._parameter("weight_hh", suffix), power_weight[inputs:])
+        weight, counted = self._parameter("weight_hh", suffix), power_weight[inputs:]
+        of_hidden = hidden_power(y, h0, weight, counted, reset, lengths)
         return of_input + of_hidden
 
 

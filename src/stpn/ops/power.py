@@ -18,16 +18,20 @@ def static_power(u: Tensor, weight: Tensor, power_weight: Tensor | None = None) 
     return u.square() @ (cost if power_weight is None else cost * power_weight)
 
 
-def previous(
+def hidden_power(
     y: Tensor,  # (B, T, H)
     h0: Tensor,  # (B, H)
+    weight: Tensor,  # (R, H)
+    power_weight: Tensor | None = None,  # (H,)
     reset: Tensor | None = None,  # (B, T) bool
     lengths: Tensor | None = None,  # (B,)
 ) -> Tensor:
-    """h_prev (B, T, H): what recurrent synapses saw when `y` came out; 0 past the ends."""
-    h = torch.cat([h0.unsqueeze(1), y[:, :-1]], 1)
+    """Power (B, T) of synapses that saw h_prev when `y` came out; 0 past the ends."""
+    # What y costs one step later: (B, T) is shifted in time, not (B, T, H).
+    first = static_power(h0, weight, power_weight).unsqueeze(1)
+    power = torch.cat([first, static_power(y, weight, power_weight)[:, :-1]], 1)
     silent = reset
     if lengths is not None:
         ended = torch.arange(y.shape[1], device=y.device) >= lengths.unsqueeze(1)
         silent = ended if silent is None else silent | ended
-    return h if silent is None else h.masked_fill(silent.unsqueeze(-1), 0.0)
+    return power if silent is None else power.masked_fill(silent, 0.0)
