@@ -163,3 +163,18 @@ def test_mlp_is_a_tanh_layer() -> None:
     torch.testing.assert_close(y, torch.tanh(x @ core.weight_l0.t() + core.bias_l0))
     assert state == core.initial_state(BATCH)
     torch.testing.assert_close(core(x, state)[0], y)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # which torch.compile looks at itself
+@pytest.mark.parametrize(("kind", "masked"), [(LSTM, False), (LSTM, True), (RNN, True)])
+def test_compiles(kind, masked: bool) -> None:
+    """With breaks in the graph, as PyTorch's own do."""
+    torch._dynamo.reset()
+    core = kind(INPUTS, HIDDEN, batch_first=True)
+    x = torch.randn(BATCH, STEPS, INPUTS)
+    reset = torch.rand(BATCH, STEPS) < 0.3 if masked else None
+    y, state = torch.compile(core, backend="aot_eager")(x, None, reset)
+    expected, expected_state = core(x, None, reset)
+    torch.testing.assert_close(y, expected)
+    torch.testing.assert_close(state, expected_state)
+    y.sum().backward()

@@ -43,6 +43,8 @@ def rnn(
     return zero_past_the_ends(y, lengths)
 
 
+# As with nn.LSTM, `torch.compile` goes around it: tracing into the fused kernel fails.
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def lstm(
     x: Tensor,
     h0: Tensor,
