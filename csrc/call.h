@@ -14,7 +14,7 @@ enum class CellKind : int64_t { kPlain, kLstm, kModPlast, kFastWeights };
 enum class Activation : int64_t { kTanh, kSigmoid, kRelu };
 
 struct Call {
-  int64_t cell = 0, norm = 0, activation = 0, recurrent = 0, is_double = 0, threads = 1;
+  int64_t cell = 0, norm = 0, activation = 0, recurrent = 0, is_double = 0, threads = 1;  // as the enums
   double clamp = 0;  // infinite: none
 
   int64_t B = 0, T = 0, I = 0, H = 0;
@@ -47,11 +47,13 @@ struct Call {
   int64_t dalpha = 0, dmod_v = 0, dmod_d = 0, deta = 0, dln_weight = 0, dln_bias = 0;
 };
 
-// One instruction set's kernels.
+// One instruction set's kernels; null where another set's serve as well.
 struct Kernels {
   const char* name;
-  void (*forward)(const Call&);
-  void (*backward)(const Call&);
+  void (*forward_float)(const Call&);
+  void (*backward_float)(const Call&);
+  void (*forward_double)(const Call&);
+  void (*backward_double)(const Call&);
 };
 
 // Run body(context, thread, threads) on a team; returns when all are done.

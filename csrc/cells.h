@@ -55,7 +55,8 @@ STPN_INLINE void normalise(const Shared<P, K>& sh, Neurons<typename P::T>& lane,
     }
     store(lane.z + i, a + load(sh.bias + i));
   });
-  if constexpr (P::power) *power = sum(total);
+  if constexpr (P::power)
+    if (power) *power = sum(total);
   if (record) {
     if constexpr (P::norm != kNormNone) copy(record + sh.record.n, lane.gg, R), copy(record + sh.record.a, lane.gu, R);
     if constexpr (P::norm == kNormPost) {
@@ -212,7 +213,8 @@ template <class P> struct Cell<P, CellKind::kModPlast> {
       lane.kept[k] = T(1);
       if constexpr (P::power) total += lane.gp[k];
     }
-    if constexpr (P::power) *power = total;
+    if constexpr (P::power)
+      if (power) *power = total;
     if (record) {
       record[sh.record.extra] = m;
       if constexpr (P::power) copy(record + sh.record.gp, lane.gp, H);
@@ -295,7 +297,8 @@ template <class P> struct Cell<P, CellKind::kFastWeights> {
       lane.q[k] = lane.p[k] + lane.gu[k];
       if constexpr (P::power) total += lane.gp[k] + sh.power_weight[k] * lane.h[k] * lane.h[k] * sh.w_abs[k];
     }
-    if constexpr (P::power) *power = total;
+    if constexpr (P::power)
+      if (power) *power = total;
     norm_tanh(sh, lane, lane.q, lane.h);
     copy(lane.post, lane.h, sh.H);
     copy(lane.pre_prev, lane.h, sh.H);

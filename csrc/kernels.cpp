@@ -105,42 +105,51 @@ template <bool BACKWARD, class P, CellKind K> void run(const Call& c) {
   else forward<P, K>(c);
 }
 
-// Plans without a clamp are compiled only where the experiments spend their time: elsewhere an
-// infinite limit does the same.
-template <bool BACKWARD, class T, CellKind K, int NORM, bool POWER> void choose_clamp(const Call& c) {
-  if constexpr (sizeof(T) == sizeof(float) && K == CellKind::kPlain)
-    if (!(c.clamp < __builtin_inf())) return run<BACKWARD, Plan<T, NORM, false, POWER>, K>(c);
-  run<BACKWARD, Plan<T, NORM, true, POWER>, K>(c);
+// Plans without a clamp or without power are compiled only where the experiments spend their time:
+// elsewhere an infinite limit and weights of zero do the same. It keeps the build short.
+template <class T, CellKind K> constexpr bool kEveryPlan = sizeof(T) == sizeof(float) && K != CellKind::kLstm;
+
+template <bool BACKWARD, class T, CellKind K, int NORM> void choose_plain(const Call& c) {
+  if constexpr (kEveryPlan<T, K>) {
+    const bool clamped = c.clamp < __builtin_inf(), power = c.power_weight;
+    if (!clamped && !power) return run<BACKWARD, Plan<T, NORM, false, false>, K>(c);
+    if (!clamped) return run<BACKWARD, Plan<T, NORM, false, true>, K>(c);
+    if (!power) return run<BACKWARD, Plan<T, NORM, true, false>, K>(c);
+  }
+  run<BACKWARD, Plan<T, NORM, true, true>, K>(c);
 }
 
-template <bool BACKWARD, class T, CellKind K, bool POWER> void choose_norm(const Call& c) {
+template <bool BACKWARD, class T, CellKind K> void choose_norm(const Call& c) {
   switch (c.norm) {
-    case kNormPre: return choose_clamp<BACKWARD, T, K, kNormPre, POWER>(c);
-    case kNormPost: return choose_clamp<BACKWARD, T, K, kNormPost, POWER>(c);
-    default: return choose_clamp<BACKWARD, T, K, kNormNone, POWER>(c);
+    case kNormPre: return choose_plain<BACKWARD, T, K, kNormPre>(c);
+    case kNormPost: return choose_plain<BACKWARD, T, K, kNormPost>(c);
+    default: return choose_plain<BACKWARD, T, K, kNormNone>(c);
   }
 }
 
-template <bool BACKWARD, class T, bool POWER> void choose_cell(const Call& c) {
+// ModPlast and Fast Weights: no norm, rates that are not trained.
+template <bool BACKWARD, class T, CellKind K, bool CLAMP, bool ALPHA, bool OWN_PRE> void choose_power(const Call& c) {
+  if constexpr (kEveryPlan<T, K>)
+    if (!c.power_weight) return run<BACKWARD, Plan<T, kNormNone, CLAMP, false, ALPHA, OWN_PRE, false>, K>(c);
+  run<BACKWARD, Plan<T, kNormNone, CLAMP, true, ALPHA, OWN_PRE, false>, K>(c);
+}
+
+template <bool BACKWARD, class T> void choose(const Call& c) {
   switch (CellKind(c.cell)) {
-    case CellKind::kPlain: return choose_norm<BACKWARD, T, CellKind::kPlain, POWER>(c);
-    case CellKind::kLstm: return choose_norm<BACKWARD, T, CellKind::kLstm, POWER>(c);
-    case CellKind::kModPlast:
-      return run<BACKWARD, Plan<T, kNormNone, true, POWER, true, false, false>, CellKind::kModPlast>(c);
-    case CellKind::kFastWeights:
-      return run<BACKWARD, Plan<T, kNormNone, false, POWER, false, true, false>, CellKind::kFastWeights>(c);
+    case CellKind::kPlain: return choose_norm<BACKWARD, T, CellKind::kPlain>(c);
+    case CellKind::kLstm: return choose_norm<BACKWARD, T, CellKind::kLstm>(c);
+    case CellKind::kModPlast: return choose_power<BACKWARD, T, CellKind::kModPlast, true, true, false>(c);
+    case CellKind::kFastWeights: return choose_power<BACKWARD, T, CellKind::kFastWeights, false, false, true>(c);
   }
-}
-
-template <bool BACKWARD> void choose(const Call& c) {
-  const bool power = c.power_weight;
-  if (c.is_double) power ? choose_cell<BACKWARD, double, true>(c) : choose_cell<BACKWARD, double, false>(c);
-  else power ? choose_cell<BACKWARD, float, true>(c) : choose_cell<BACKWARD, float, false>(c);
 }
 
 }  // namespace
 
 extern const Kernels kernels;
-const Kernels kernels{STPN_ISA_NAME, choose<false>, choose<true>};
+#if defined(STPN_FLOAT_ONLY)
+const Kernels kernels{STPN_ISA_NAME, choose<false, float>, choose<true, float>, nullptr, nullptr};
+#else
+const Kernels kernels{STPN_ISA_NAME, choose<false, float>, choose<true, float>, choose<false, double>, choose<true, double>};
+#endif
 
 }  // namespace stpn::STPN_ISA

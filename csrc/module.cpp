@@ -41,6 +41,16 @@ std::vector<const Kernels*> usable() {
 
 const Kernels* chosen = usable().front();
 
+void forward(const Call& c) {
+  if (!c.is_double) return chosen->forward_float(c);
+  (chosen->forward_double ? chosen : usable()[1])->forward_double(c);
+}
+
+void backward(const Call& c) {
+  if (!c.is_double) return chosen->backward_float(c);
+  (chosen->backward_double ? chosen : usable()[1])->backward_double(c);
+}
+
 std::vector<std::string> instruction_sets() {
   std::vector<std::string> names;
   for (const Kernels* k : usable()) names.emplace_back(k->name);
@@ -77,8 +87,8 @@ NB_MODULE(_native, m) {
   FIELD(dlambda); FIELD(dgamma); FIELD(dalpha); FIELD(dmod_v); FIELD(dmod_d); FIELD(deta); FIELD(dln_weight); FIELD(dln_bias);
 #undef FIELD
 
-  m.def("forward", [](const Call& c) { stpn::chosen->forward(c); }, nb::call_guard<nb::gil_scoped_release>());
-  m.def("backward", [](const Call& c) { stpn::chosen->backward(c); }, nb::call_guard<nb::gil_scoped_release>());
+  m.def("forward", stpn::forward, nb::call_guard<nb::gil_scoped_release>());
+  m.def("backward", stpn::backward, nb::call_guard<nb::gil_scoped_release>());
   m.def("instruction_sets", stpn::instruction_sets, "What this machine can run, best first.");
   m.def("instruction_set", [] { return std::string(stpn::chosen->name); });
   m.def("use_instruction_set", stpn::use_instruction_set);

@@ -22,12 +22,14 @@ from stpn.ops.reference import STPNOptions
 _logger = logging.getLogger("stpn")
 
 try:
-    from stpn.ops import native
+    from stpn.ops import native, native_rivals
 
     _native_problem = ""
 except ImportError as error:
-    native = None  # type: ignore[assignment]
-    _native_problem = f"the compiled module is missing ({error}); a C++ compiler was needed at install"
+    native = native_rivals = None  # type: ignore[assignment]
+    _native_problem = (
+        f"the compiled module is missing ({error}); a C++ compiler was needed at install"
+    )
 
 NAMES = ("auto", "native", "reference")
 _chosen = "auto"
@@ -131,34 +133,45 @@ def _unsupported(options: STPNOptions, norm_scale: Tensor | None) -> str:
     return ""
 
 
-def stpn(*tensors: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+def stpn(x: Tensor, *tensors: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor | None]:
     """`reference.stpn` on the backend in use."""
     reason = _unsupported(options["options"], options.get("norm_scale"))
-    if _runs_native(reason, tensors[0]):
-        return native.stpn(*tensors, **options)
-    return reference.stpn(*tensors, **options)
+    if _runs_native(reason, x):
+        return native.stpn(x, *tensors, **options)
+    return reference.stpn(x, *tensors, **options)
 
 
-def stpn_lstm(*tensors: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+def stpn_lstm(
+    x: Tensor, *tensors: Any, **options: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """`reference.stpn_lstm` on the backend in use."""
     reason = _unsupported(options["options"], options.get("norm_scale"))
-    if _runs_native(reason, tensors[0]):
-        return native.stpn_lstm(*tensors, **options)
-    return reference.stpn_lstm(*tensors, **options)
+    if _runs_native(reason, x):
+        return native.stpn_lstm(x, *tensors, **options)
+    return reference.stpn_lstm(x, *tensors, **options)
 
 
-def stpn_step_(*tensors: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
+def stpn_step_(x: Tensor, *tensors: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
     """`reference.stpn_step_` on the backend in use."""
-    if _runs_native(_unsupported(options["options"], None), tensors[0]):
-        return native.stpn_step_(*tensors, **options)
-    return reference.stpn_step_(*tensors, **options)
+    if _runs_native(_unsupported(options["options"], None), x):
+        return native.stpn_step_(x, *tensors, **options)
+    return reference.stpn_step_(x, *tensors, **options)
 
 
-def modplast(*tensors: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+def modplast(p: Tensor, *tensors: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor | None]:
     """`reference_rivals.modplast` on the backend in use."""
-    return reference_rivals.modplast(*tensors, **options)
+    if _runs_native("", p):
+        return native_rivals.modplast(p, *tensors, **options)
+    return reference_rivals.modplast(p, *tensors, **options)
 
 
-def fast_weights(*tensors: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+def fast_weights(p: Tensor, *tensors: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor | None]:
     """`reference_rivals.fast_weights` on the backend in use."""
-    return reference_rivals.fast_weights(*tensors, **options)
+    reason = ""
+    if options.get("steps", 1) != 1:
+        reason = "Fast Weights with an inner loop of more than one turn has no kernel"
+    elif options.get("decay", 0.9) <= 0:
+        reason = "Fast Weights without a positive decay has no kernel"
+    if _runs_native(reason, p):
+        return native_rivals.fast_weights(p, *tensors, **options)
+    return reference_rivals.fast_weights(p, *tensors, **options)

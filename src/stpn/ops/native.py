@@ -18,7 +18,7 @@ from torch import Tensor
 from stpn import _native
 from stpn.ops.reference import STPNOptions
 
-_PLAIN, _LSTM, _MODPLAST, _FAST_WEIGHTS = range(4)
+PLAIN, LSTM, MODPLAST, FAST_WEIGHTS = range(4)
 _NORMS = {None: 0, "pre": 1, "post": 2}
 _ACTIVATIONS = {"tanh": 0, "sigmoid": 1, "relu": 2}
 
@@ -49,7 +49,7 @@ share_threads()
 _library = torch.library.Library("stpn", "DEF")  # keeps the operators registered
 
 
-def _define(name: str, schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Any:
+def define(name: str, schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Any:
     _library.define(name + schema)
     _library.impl(name, run, "CPU")
     torch.library.register_fake(f"stpn::{name}", fake, lib=_library)
@@ -61,7 +61,7 @@ def _rows(tensor: Tensor) -> Tensor:
     return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
 
 
-class _Operands:
+class Operands:
     """Fills a Call, and keeps what it points to alive."""
 
     def __init__(self, cell: int, like: Tensor, work: int) -> None:
@@ -104,7 +104,20 @@ class _Operands:
         setattr(self.call, stem + "_sc", column)
 
 
-def _given(tensor: Tensor) -> Tensor | None:
+def always_power(like: Tensor, gated: bool = False) -> bool:
+    """Kernels that exist only with power (csrc/kernels.cpp, kEveryPlan) also save what it needs."""
+    return gated or like.dtype == torch.float64
+
+
+def run_forward(operands: Operands) -> None:
+    _native.forward(operands.call)
+
+
+def run_backward(operands: Operands) -> None:
+    _native.backward(operands.call)
+
+
+def given(tensor: Tensor) -> Tensor | None:
     """An operator returns an empty tensor where it has nothing to return."""
     return tensor if tensor.numel() else None
 
@@ -119,6 +132,7 @@ _STPN_INPUTS = (
 
 
 def _stpn_saved_size(rows: int, hidden: int, norm: int, power: bool, gated: bool) -> int:
+    """Values per step and batch element; the layout of `Record` in csrc/lane.h."""
     per_row = {0: 0, 1: 2, 2: 5}[norm] + int(power) * (2 if norm == 2 else 1)
     return rows * per_row + (5 * hidden if gated else 0)
 
@@ -127,10 +141,10 @@ def _stpn_operands(
     x: Tensor, h0: Tensor, c0: Tensor | None, f0: Tensor, weight: Tensor, bias: Tensor | None,
     lambda_: Tensor, gamma: Tensor, reset: Tensor | None, lengths: Tensor | None,
     power_weight: Tensor | None, norm: int, activation: int, recurrent: bool, clamp: float,
-) -> _Operands:  # fmt: skip
+) -> Operands:  # fmt: skip
     batch, steps, inputs = x.shape
     rows, columns = weight.shape
-    operands = _Operands(_PLAIN if c0 is None else _LSTM, x, batch * steps * rows * columns)
+    operands = Operands(PLAIN if c0 is None else LSTM, x, batch * steps * rows * columns)
     call = operands.call
     call.norm, call.activation, call.recurrent, call.clamp = norm, activation, recurrent, clamp
     call.B, call.T, call.I, call.H = batch, steps, inputs, h0.shape[1]
@@ -150,7 +164,8 @@ def _stpn_results(
     """y (B, T, H), c_T, f_T, power (B, T) and what the backward pass needs (B, T, S)."""
     batch, steps, _ = x.shape
     hidden, rows = h0.shape[1], f0.shape[1]
-    size = _stpn_saved_size(rows, hidden, norm, power, c0 is not None)
+    gated = c0 is not None
+    size = _stpn_saved_size(rows, hidden, norm, power or always_power(x, gated), gated)
     return (
         x.new_empty(batch, steps, hidden),
         x.new_empty(batch, hidden) if c0 is not None else x.new_empty(0),
@@ -168,8 +183,8 @@ def _stpn_run(*args: Any) -> tuple[Tensor, ...]:
     )
     operands = _stpn_operands(*inputs)
     operands.put_sequence("y", y)
-    operands.put(c_T=_given(c_T), f_T=f_T, power=_given(power), saved=_given(saved))
-    _native.forward(operands.call)
+    operands.put(c_T=given(c_T), f_T=f_T, power=given(power), saved=given(saved))
+    run_forward(operands)
     return results
 
 
@@ -178,7 +193,7 @@ def _stpn_fake(*args: Any) -> tuple[Tensor, ...]:
     return _stpn_results(x, h0, c0, f0, args[11], args[10] is not None, args[15])
 
 
-_stpn_op = _define(
+_stpn_op = define(
     "stpn",
     f"({_STPN_INPUTS}, bool save) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     _stpn_run,
@@ -200,7 +215,7 @@ def _stpn_gradients(inputs: Sequence[Any], needs: Sequence[bool]) -> list[Tensor
 def _stpn_backward_run(*args: Any) -> tuple[Tensor, ...]:
     inputs, (y, saved, dy, dc_T, df_T, dpower, needs) = args[:15], args[15:]
     gradients = _stpn_gradients(inputs, needs)
-    dx, dh0, dc0, df0, dweight, dbias, dlambda, dgamma = map(_given, gradients)
+    dx, dh0, dc0, df0, dweight, dbias, dlambda, dgamma = map(given, gradients)
     operands = _stpn_operands(*inputs)
     operands.put_sequence("y", y)
     operands.put_sequence("dy", dy)
@@ -209,7 +224,7 @@ def _stpn_backward_run(*args: Any) -> tuple[Tensor, ...]:
         saved=saved, dc_T=dc_T, df_T=df_T, dpower=dpower, dh0=dh0, dc0=dc0, df0=df0,
         dweight=dweight, dbias=dbias, dlambda=dlambda, dgamma=dgamma,
     )  # fmt: skip
-    _native.backward(operands.call)
+    run_backward(operands)
     return tuple(gradients)
 
 
@@ -217,7 +232,7 @@ def _stpn_backward_fake(*args: Any) -> tuple[Tensor, ...]:
     return tuple(_stpn_gradients(args[:15], args[21]))
 
 
-_stpn_backward_op = _define(
+_stpn_backward_op = define(
     "stpn_backward",
     f"({_STPN_INPUTS}, Tensor y, Tensor saved, Tensor? dy, Tensor? dc_T, Tensor? df_T, "
     "Tensor? dpower, bool[] needs) "
@@ -227,16 +242,20 @@ _stpn_backward_op = _define(
 )
 
 
-def _save(tensors: int) -> Callable[[Any, tuple[Any, ...], Any], None]:
-    """Remembers the inputs (the first `tensors` of them tensors), y and what the kernel saved."""
+def differentiable(name: str, backward: Callable[..., Any], tensors: int) -> None:
+    """Register the gradient of an operator whose first `tensors` inputs are tensors.
+
+    Its last input says whether to save, its first result is y, its last what the kernel saved.
+    """
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        y, saved = output[0], output[-1]
-        ctx.save_for_backward(*inputs[:tensors], y, saved)
+        ctx.save_for_backward(*inputs[:tensors], output[0], output[-1])
         ctx.options = inputs[tensors:-1]
         ctx.set_materialize_grads(False)
 
-    return setup_context
+    torch.library.register_autograd(
+        f"stpn::{name}", backward, setup_context=setup_context, lib=_library
+    )
 
 
 def _stpn_autograd(ctx: Any, dy: Any, dc_T: Any, df_T: Any, dpower: Any, _: Any) -> Any:
@@ -250,12 +269,10 @@ def _stpn_autograd(ctx: Any, dy: Any, dc_T: Any, df_T: Any, dpower: Any, _: Any)
     return *(g if needed else None for g, needed in wanted), *(None,) * 8
 
 
-torch.library.register_autograd(
-    "stpn::stpn", _stpn_autograd, setup_context=_save(11), lib=_library
-)
+differentiable("stpn", _stpn_autograd, tensors=11)
 
 
-def _wants_gradient(*tensors: Tensor | None) -> bool:
+def wants_gradient(*tensors: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
@@ -283,7 +300,7 @@ def stpn(
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
     """`reference.stpn`."""
     lambda_, gamma = _rate(lambda_, weight), _rate(gamma, weight)
-    save = _wants_gradient(x, h0, f0, weight, bias, lambda_, gamma)
+    save = wants_gradient(x, h0, f0, weight, bias, lambda_, gamma)
     y, _, f_T, power, _ = _stpn_op(
         x, h0, None, f0, weight, bias, lambda_, gamma, reset, lengths, power_weight,
         *_stpn_options(options), save,
@@ -299,7 +316,7 @@ def stpn_lstm(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
     """`reference.stpn_lstm`."""
     lambda_, gamma = _rate(lambda_, weight), _rate(gamma, weight)
-    save = _wants_gradient(x, h0, c0, f0, weight, bias, lambda_, gamma)
+    save = wants_gradient(x, h0, c0, f0, weight, bias, lambda_, gamma)
     y, c_T, f_T, power, _ = _stpn_op(
         x, h0, c0, f0, weight, bias, lambda_, gamma, reset, lengths, power_weight,
         *_stpn_options(options), save,
@@ -323,8 +340,8 @@ def _step_run(
     y = x.new_empty(x.shape[0], 1, h.shape[1])
     power = x.new_empty(x.shape[0]) if power_weight is not None else x.new_empty(0)
     operands.put_sequence("y", y)
-    operands.put(f_T=target, power=_given(power))
-    _native.forward(operands.call)
+    operands.put(f_T=target, power=given(power))
+    run_forward(operands)
     if target is not f:
         f.copy_(target)
     return y.squeeze(1), power
@@ -335,7 +352,7 @@ def _step_fake(x: Tensor, h: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
     return x.new_empty(h.shape), x.new_empty(batch) if args[5] is not None else x.new_empty(0)
 
 
-_step_op = _define(
+_step_op = define(
     "stpn_step_",
     "(Tensor x, Tensor h, Tensor(a!) f, Tensor weight, Tensor? bias, Tensor lambda_, "
     "Tensor gamma, Tensor? power_weight, int norm, int activation, bool recurrent, float clamp) "
