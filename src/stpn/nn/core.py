@@ -158,7 +158,10 @@ class Recurrence(nn.Module):
 
     def _like(self) -> Tensor:
         """Any parameter: they share device and dtype."""
-        return next(self.parameters())
+        for parameter in self._parameters.values():
+            if parameter is not None:
+                return parameter
+        return next(self.parameters())  # all of them are parametrised, in a module of their own
 
     def _zero_state(
         self, input_size: int, batch: tuple[int, ...], device: Any, dtype: torch.dtype | None
