@@ -15,6 +15,7 @@ pytest.importorskip("matplotlib")
 from stpn.cli import main
 from stpn.report import build
 from stpn.report import figures as figures_module
+from stpn.training.session import restored
 
 FIGURES = ("figure1-proficiency", "figure2-power", "figure3-power-proficiency", "figure4-ablation")
 
@@ -55,6 +56,15 @@ def test_results_without_checkpoints_say_why_the_viewer_is_empty(tmp_path: Path)
         assert (tmp_path / "out/figures" / f"{name}.svg").is_file()
 
 
+def test_networks_of_the_package_stand_in_for_checkpoints(trained: Path, tmp_path: Path) -> None:
+    write_result(tmp_path / "results", "art", "stpnr", 0)
+    with restored(trained / "art/stpnr/seed0") as trainer:
+        report = build(tmp_path / "results", tmp_path / "out", shipped={"stpnr": trainer.model})
+    assert "STPNr, from the package" in report.page.read_text()
+    assert [picture.number for picture in report.pictures] == [5, 6]
+    assert "comes with the package" in (tmp_path / "out/figures/figure5-synapses.svg").read_text()
+
+
 def test_one_damaged_run_does_not_cost_the_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,8 +84,8 @@ def test_a_damaged_checkpoint_costs_its_figures_only(trained: Path, tmp_path: Pa
             (run / file.name).write_bytes(file.read_bytes())
     (run / "checkpoint.safetensors").write_bytes(b"\0" * 100)
     report = build(tmp_path / "runs", tmp_path / "out")
-    assert any("figures 5 and 6" in problem for problem in report.grid.problems)
-    assert "damaged" in report.page.read_text()
+    assert re.search(r"Not in the viewer: STPNr: [^<]* is damaged", report.page.read_text())
+    assert not report.pictures
     assert (tmp_path / "out/figures/figure1-proficiency.svg").is_file()
 
 

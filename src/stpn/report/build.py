@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from stpn import experiments
 from stpn._files import explain_os_errors
-from stpn.errors import StpnError
 from stpn.report import figures, page, synapses
 from stpn.report.grid import Grid, collect
-from stpn.report.network import TASK, best_network, networks
+from stpn.report.network import TASK, Found, find, networks
 from stpn.report.plots import Plot, plots
 from stpn.report.tables import LEGEND, Table, tables
 from stpn.report.verdicts import TaskVerdict, verdicts
-from stpn.runs import Run
+
+if TYPE_CHECKING:
+    from stpn.training.supervised import SequenceModel
 
 Progress = Callable[[str], None]
 
@@ -52,9 +55,13 @@ def build(
     out: str | Path,
     *,
     notes: str = "",
+    shipped: Mapping[str, SequenceModel] = MappingProxyType({}),
     progress: Progress = lambda _: None,
 ) -> Report:
-    """Read all runs under `root` and write the report into `out`; `notes` is Markdown for it.
+    """Read all runs under `root` and write the report into `out`.
+
+    `notes` is Markdown for it. `shipped` has ART networks by model, for the synapse viewer and
+    figures 5 and 6 where results come without checkpoints. What is written:
 
     - index.html: the page
     - report.md: verdicts, tables and figures in Markdown
@@ -77,10 +84,11 @@ def build(
             progress(f"figure {plot.number}")
             _draw(report, plot, out / "figures")
         progress("figures 5 and 6")
-        _draw_network(report, out / "figures")
+        found, reasons = find(grid, shipped)
+        _draw_network(report, found.get(experiments.get(TASK).models[0]), out / "figures")
         progress("the page")
         _write(report, out / "report.md", markdown(report, notes))
-        exported, not_shown = networks(grid)
+        exported, not_shown = networks(found, reasons)
         parts = (report.verdicts, report.tables, report.plots, exported, not_shown, notes)
         _write(report, report.page, page.render(grid, *parts))
     return report
@@ -128,30 +136,24 @@ def _draw(report: Report, plot: Plot, directory: Path) -> None:
             stem.with_suffix(suffix).unlink(missing_ok=True)
 
 
-def _draw_network(report: Report, directory: Path) -> None:
-    """Figures 5 and 6 of the best network of the model that ART is about, if one was saved."""
+def _draw_network(report: Report, source: Found | None, directory: Path) -> None:
+    """Figures 5 and 6 of a network; pictures of another one do not stay."""
     for stale in (*directory.glob("figure5-*"), *directory.glob("figure6-*")):
         stale.unlink()
-    best = best_network(report.grid, experiments.get(TASK).models[0])
-    if best is None:
+    if source is None:
         return
-    run = Run(best.path)
-    try:
-        reading, rates = synapses.read_synapses(best.path), synapses.read_rates(best.path)
-    except StpnError as error:
-        report.grid.problems.append(f"figures 5 and 6: {error}")
-        return
+    reading = synapses.read_art(source.network.core)
     sequence = "".join(reading.steps)
     drawn = [
         (
             Picture(5, "synapses", "Effective weights while a sequence is read",
-                    synapses.describe(run, f"Efficacy G while {sequence} is read, by")),
+                    f"Efficacy G of every synapse while {sequence} is read. {source.about}"),
             synapses.draw_synapses(reading),
         ),
         (
             Picture(6, "rates", "Learnt rates",
-                    synapses.describe(run, "One dot a synapse, one colour a neuron, of")),
-            synapses.draw_rates(rates),
+                    f"One dot a synapse, one colour a neuron. {source.about}"),
+            synapses.draw_rates(synapses.rates_of(source.network.core)),
         ),
     ]  # fmt: skip
     for picture, figure in drawn:

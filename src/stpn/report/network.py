@@ -9,7 +9,8 @@ change. The others are named with the reason.
 from __future__ import annotations
 
 import base64
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from stpn.errors import StpnError
@@ -32,40 +33,65 @@ class NotShown(StpnError):
     """A network that the page cannot run."""
 
 
-def networks(grid: Grid) -> tuple[list[dict[str, Any]], list[str]]:
-    """For each model of ART its best network that has a checkpoint, and why others are missing."""
-    exported, reasons = [], []
+@dataclass(frozen=True)
+class Found:
+    """A trained network and where it comes from."""
+
+    name: str
+    about: str
+    network: SequenceModel
+
+
+def find(
+    grid: Grid, shipped: Mapping[str, SequenceModel]
+) -> tuple[dict[str, Found], dict[str, str]]:
+    """For each model of ART its best network, and for the others the reason why there is none.
+
+    Results without a checkpoint are stood in for by the network of `shipped`, if it has the model.
+    """
+    found, reasons = {}, {}
     for model in grid.models(TASK):
-        best = best_network(grid, model)
-        if best is None:
-            reasons.append(f"{model_style(model).name}: no checkpoint beside its results")
-            continue
+        used = grid.group(TASK, model).used
+        saved = [run for run in used if Run(run.path).checkpoint.is_file()]
+        if saved:
+            best = max(saved, key=lambda run: run.summary.get("proficiency") or 0.0)
+            try:
+                found[model] = _restore(best, grid.name(best))
+            except StpnError as error:
+                reasons[model] = str(error)
+        elif model in shipped:
+            name = model_style(model).name
+            about = f"The {name} network that comes with the package."
+            found[model] = Found(f"{name}, from the package", about, shipped[model])
+        else:
+            reasons[model] = "no checkpoint beside its results"
+    return found, reasons
+
+
+def networks(
+    found: Mapping[str, Found], reasons: Mapping[str, str]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """What the page can run, and a sentence for each model that it cannot."""
+    exported, left_out = [], dict(reasons)
+    for model, source in found.items():
         try:
-            exported.append(export_run(best, grid.name(best)))
-        except StpnError as error:
-            reasons.append(f"{model_style(model).name}: {error}")
-    return exported, reasons
+            exported.append({"name": source.name, "about": source.about, **export(source.network)})
+        except NotShown as error:
+            left_out[model] = str(error)
+    return exported, [f"{model_style(model).name}: {why}" for model, why in left_out.items()]
 
 
-def best_network(grid: Grid, model: str) -> RunResult | None:
-    """The most proficient of the runs that count and have a checkpoint."""
-    saved = [run for run in grid.group(TASK, model).used if Run(run.path).checkpoint.is_file()]
-    return max(saved, key=lambda run: run.summary.get("proficiency") or 0.0, default=None)
-
-
-def export_run(run: RunResult, name: str) -> dict[str, Any]:
-    """The network of a run, with the words that introduce it."""
+def _restore(run: RunResult, name: str) -> Found:
     from stpn.training.session import restored
 
     with restored(run.path) as trainer:
-        content = export(trainer.model)  # type: ignore[arg-type]
+        network: Any = trainer.model
     accuracy = run.summary.get("proficiency")
     reach = run_reach(run)
-    about = f"Run {name}: {content['layers'][0]['hidden_size']} hidden units"
+    about = f"Run {name}: {network.core.hidden_size} hidden units"
     about += "" if accuracy is None else f", accuracy {accuracy:.2f}%"
     about += "" if reach >= 1 else f", trained for {percent(reach)} of the protocol"
-    title = f"{model_style(run.model).name}, seed {run.seed}"
-    return {"name": title, "about": f"{about}.", **content}
+    return Found(f"{model_style(run.model).name}, seed {run.seed}", f"{about}.", network)
 
 
 def export(model: SequenceModel) -> dict[str, Any]:

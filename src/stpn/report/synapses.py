@@ -22,6 +22,7 @@ from stpn.runs import Run
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from torch import Tensor
 
     from stpn.nn.core import RecurrentCore
 
@@ -61,41 +62,50 @@ class Rates:
 
 def read_synapses(path: str | Path, sequence: str | None = None, *, layer: int = 1) -> Reading:
     """Let the network of a run read a sequence."""
-    import torch
-
-    from stpn.plasticity import trace
-    from stpn.tasks import art, familiarity
+    from stpn.tasks import familiarity
 
     run = Run.open(path)
     task = str(run.config["task"])
     if task == "art":
-        text = EXAMPLE if sequence is None else sequence
-        try:
-            x = art.one_hot(art.encode(text))  # (T, I)
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
-        if not text:
-            raise ConfigError("the sequence is empty")
-        steps: tuple[str, ...] = tuple(text)
-        groups: tuple[tuple[int, str], ...] = ((0, "a–z"), (26, "0–9"), (36, "?"))
-    elif task.startswith("familiarity"):
-        if sequence is not None:
-            raise ConfigError("a sequence can be given for associative retrieval only")
-        config = run.config
-        stream = familiarity.sequence(
-            FAMILIARITY_STEPS, config["input_size"], config["distance"], config["probability"]
-        )
-        x = stream.x
-        steps = tuple("r" if label else "n" for label in stream.labels.tolist())
-        groups = ((0, "inputs"),)
-    else:
+        return read_art(_core(run), EXAMPLE if sequence is None else sequence, layer=layer)
+    if not task.startswith("familiarity"):
         raise StpnError(
             f"a {task} network reads what its environment shows it, so there is no sequence to "
             "draw; `stpn figure rates` works for every task"
         )
-    core = _core(run)
-    with torch.no_grad():
-        traced = trace(core, x)  # unbatched
+    if sequence is not None:
+        raise ConfigError("a sequence can be given for associative retrieval only")
+    config = run.config
+    stream = familiarity.sequence(
+        FAMILIARITY_STEPS, config["input_size"], config["distance"], config["probability"]
+    )
+    steps = tuple("r" if label else "n" for label in stream.labels.tolist())  # repeated, new
+    return _trace(_core(run), stream.x, steps, ((0, "inputs"),), layer)
+
+
+def read_art(core: RecurrentCore, text: str = EXAMPLE, *, layer: int = 1) -> Reading:
+    """Let the core of an associative retrieval network read a sequence."""
+    from stpn.tasks import art
+
+    try:
+        x = art.one_hot(art.encode(text))  # (T, I)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if not text:
+        raise ConfigError("the sequence is empty")
+    return _trace(core, x, tuple(text), ((0, "a–z"), (26, "0–9"), (36, "?")), layer)
+
+
+def _trace(
+    core: RecurrentCore,
+    x: Tensor,  # (T, I)
+    steps: tuple[str, ...],
+    groups: tuple[tuple[int, str], ...],
+    layer: int,
+) -> Reading:
+    from stpn.plasticity import trace
+
+    traced = trace(core, x)
     _check_layer(layer, len(traced.layers))
     g = traced.layers[layer - 1].g.double().numpy()
     size = core.input_size if layer == 1 else core.hidden_size
@@ -108,7 +118,11 @@ def read_synapses(path: str | Path, sequence: str | None = None, *, layer: int =
 
 def read_rates(path: str | Path, *, layer: int = 1) -> Rates:
     """The learnt lambda and gamma of a run."""
-    core = _core(Run.open(path))
+    return rates_of(_core(Run.open(path)), layer=layer)
+
+
+def rates_of(core: RecurrentCore, *, layer: int = 1) -> Rates:
+    """Lambda and gamma of one layer of a core."""
     suffixes = [suffix for _, suffix in core._layers()]
     _check_layer(layer, len(suffixes))
     lambda_, gamma = (core._parameter(name, suffixes[layer - 1]) for name in ("lambda", "gamma"))
@@ -150,7 +164,8 @@ def draw_synapses(reading: Reading) -> Figure:
         spare = places[rows]
         spare.axis("off")
         inset = spare.inset_axes((0.05, 0.45, 0.9, 0.09))
-        figure.colorbar(scale, cax=inset, orientation="horizontal", label="efficacy G")
+        bar = figure.colorbar(scale, cax=inset, orientation="horizontal", label="efficacy G")
+        bar.set_ticks([-limit, 0.0, limit], labels=[f"−{limit:.2g}", "0", f"{limit:.2g}"])
         for axes in places[rows + 1 :]:
             axes.remove()
         return figure
