@@ -109,9 +109,13 @@ template <bool BACKWARD, class P, CellKind K> void run(const Call& c) {
 // elsewhere an infinite limit and weights of zero do the same. It keeps the build short.
 template <class T, CellKind K> constexpr bool kEveryPlan = sizeof(T) == sizeof(float) && K != CellKind::kLstm;
 
+// A backward pass runs as if there were no power where none has a gradient: a meter that only
+// watches changes no bit of the gradients.
+template <bool BACKWARD> bool wants_power(const Call& c) { return BACKWARD ? c.dpower : c.power_weight; }
+
 template <bool BACKWARD, class T, CellKind K, int NORM> void choose_plain(const Call& c) {
   if constexpr (kEveryPlan<T, K>) {
-    const bool clamped = c.clamp < __builtin_inf(), power = c.power_weight;
+    const bool clamped = c.clamp < __builtin_inf(), power = wants_power<BACKWARD>(c);
     if (!clamped && !power) return run<BACKWARD, Plan<T, NORM, false, false>, K>(c);
     if (!clamped) return run<BACKWARD, Plan<T, NORM, false, true>, K>(c);
     if (!power) return run<BACKWARD, Plan<T, NORM, true, false>, K>(c);
@@ -130,7 +134,7 @@ template <bool BACKWARD, class T, CellKind K> void choose_norm(const Call& c) {
 // ModPlast and Fast Weights: no norm, rates that are not trained.
 template <bool BACKWARD, class T, CellKind K, bool CLAMP, bool ALPHA, bool OWN_PRE> void choose_power(const Call& c) {
   if constexpr (kEveryPlan<T, K>)
-    if (!c.power_weight) return run<BACKWARD, Plan<T, kNormNone, CLAMP, false, ALPHA, OWN_PRE, false>, K>(c);
+    if (!wants_power<BACKWARD>(c)) return run<BACKWARD, Plan<T, kNormNone, CLAMP, false, ALPHA, OWN_PRE, false>, K>(c);
   run<BACKWARD, Plan<T, kNormNone, CLAMP, true, ALPHA, OWN_PRE, false>, K>(c);
 }
 

@@ -71,10 +71,13 @@ template <class P, CellKind K> Record record_layout(idx R, idx H) {
     r.eff = r.size, r.size += R;
     r.fu = r.size, r.size += R;
     r.fg = r.size, r.size += R;
-    if (P::power) r.fp = r.size, r.size += R;
   }
-  if (P::power) r.gp = r.size, r.size += R;
   r.extra = r.size, r.size += record_extra<P, K>(H);
+  // Last, so that a backward pass in which power has no part can do without them.
+  if (P::power) {
+    r.gp = r.size, r.size += R;
+    if (P::norm == kNormPost) r.fp = r.size, r.size += R;
+  }
   return r;
 }
 

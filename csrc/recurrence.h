@@ -72,7 +72,7 @@ template <class P, CellKind K> class Member {
   // Views of the call's arrays.
   const T* x(idx b, idx t) const { return at<T>(c.x) + b * c.x_sb + t * c.x_st; }
   T* y(idx b, idx t) const { return at<T>(c.y) + b * c.y_sb + t * c.y_st; }
-  T* record(idx b, idx t) const { return c.saved ? at<T>(c.saved) + (b * sh.T_ + t) * sh.record.size : nullptr; }
+  T* record(idx b, idx t) const { return c.saved ? at<T>(c.saved) + (b * sh.T_ + t) * c.saved_size : nullptr; }
   bool fresh(idx b, idx t) const { return c.reset && at<uint8_t>(c.reset)[b * c.reset_sb + t * c.reset_st]; }
   const T* initial(int64_t address, idx b, idx n) const { return address ? at<T>(address) + b * n : nullptr; }
 

@@ -55,7 +55,7 @@ class RunConfig:
     lr: float = 1e-3
     """Learning rate."""
     backend: Literal["auto", "native", "reference"] = "auto"
-    """Which implementation of the recurrence runs (`stpn doctor`); auto: the fastest that can."""
+    """Which implementation of the recurrence runs (`stpn bench` lists them); auto: the fastest."""
     threads: int | None = None
     """Threads of torch and of the kernels. None: as many as torch would take. A resumed run keeps
     them, because sums in another order are other sums."""

@@ -23,7 +23,7 @@ from stpn.ops.reference import STPNOptions
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 BACKENDS = ["native"]
-TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
+TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4}
 OPS = {"f": "stpn", "r": "stpn", "l": "stpn_lstm"}
 
 

@@ -28,6 +28,7 @@ COMMANDS = {
     "export": ("stpn.cli.export", "runs as small result files"),
     "report": ("stpn.cli.report", "the paper's tables and figures from runs, ours beside theirs"),
     "figure": ("stpn.cli.figure", "synapses or learnt rates of one network"),
+    "bench": ("stpn.cli.bench", "speed of kernels and trainers beside their peers"),
 }
 
 FAILED, MISUSED = 1, 2

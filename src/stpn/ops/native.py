@@ -79,6 +79,8 @@ class Operands:
                 tensor = tensor.contiguous()
                 self._alive.append(tensor)
                 setattr(self.call, name, tensor.data_ptr())
+                if name == "saved":
+                    self.call.saved_size = tensor.shape[2]
 
     def put_sequence(self, name: str, tensor: Tensor | None) -> None:
         """An array (B, T, ...) with strides of its own."""

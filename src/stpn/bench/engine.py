@@ -1,0 +1,254 @@
+"""The kernels against their peers: the plain PyTorch loop, the compiled step, nn.LSTM.
+
+Nothing is timed whose outputs and gradients do not equal the specification's. All peers run in the
+same process on the same threads; every figure is the median of at least five repetitions.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import stpn
+from stpn.bench import machine
+from stpn.bench.machine import median_seconds
+
+# Arithmetic of one synapse in one step: update and sums forward; twice the update (to checkpoints,
+# then inside a segment) and the backward sweep. A fused multiply-add counts as two.
+FORWARD_FLOPS, BACKWARD_FLOPS = 10, 2 * 5 + 26
+
+
+@dataclass(frozen=True)
+class Case:
+    """A core at the size of an experiment, with the speed it should reach over each peer."""
+
+    name: str
+    model: str
+    batch: int
+    steps: int
+    inputs: int
+    hidden: int
+    lstm: int | None = None
+    """Hidden size of an LSTM with as many parameters."""
+    targets: dict[str, float] = field(default_factory=dict)
+    memory: bool = False
+    """Compare the memory of forward and backward too."""
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return self.batch, self.steps, self.inputs, self.hidden
+
+
+CASES = (
+    Case("art", "stpnr", 128, 9, 37, 11, 9, {"loop": 8, "compiled": 3, "lstm": 1}),
+    Case("familiarity", "stpnr", 1, 5000, 100, 27, 21, {"loop": 140, "compiled": 60, "lstm": 1}),
+    Case("maze", "stpnr", 512, 200, 17, 55, 47, {"loop": 45, "compiled": 5, "lstm": 1}, True),
+    Case("pong", "stpnr", 64, 50, 2592, 64, 48, {"loop": 80}, True),
+    Case("familiarity-hebbff", "hebbff", 1, 5000, 100, 100, None, {"loop": 40}),
+    Case("maze-modplast", "modplast", 512, 200, 17, 73, None, {"loop": 15}),
+    Case("art-fastweights", "fastweights", 128, 9, 37, 20, None, {"loop": 4}),
+)
+
+
+def names() -> list[str]:
+    return [case.name for case in CASES]
+
+
+def _inputs(case: Case) -> Tensor:
+    return torch.randn(case.batch, case.steps, case.inputs)
+
+
+def _forward_backward(core: Callable[..., Any], x: Tensor) -> Callable[[], None]:
+    parameters = list(core.parameters()) if isinstance(core, nn.Module) else []
+
+    def run() -> None:
+        for parameter in parameters:
+            parameter.grad = None
+        y = core(x)[0]
+        y.sum().backward()
+
+    return run
+
+
+def parity(case: Case) -> float:
+    """Largest difference of outputs and gradients from the specification in double precision, as a
+    share of the largest entry; at full width, on few steps and sequences of the case."""
+    torch.manual_seed(0)
+    core = stpn.build(case.model, case.inputs, case.hidden, batch_first=True)
+    exact = stpn.build(case.model, case.inputs, case.hidden, batch_first=True, dtype=torch.float64)
+    exact.load_state_dict(core.state_dict())
+    x = torch.randn(min(case.batch, 3), min(case.steps, 12), case.inputs)
+    with stpn.use_backend("native"):
+        y = core(x)[0]
+        y.square().sum().backward()
+    with stpn.use_backend("reference"):
+        expected = exact(x.double())[0]
+        expected.square().sum().backward()
+    pairs = [(y.detach(), expected.detach())]
+    pairs += [
+        (a.grad, b.grad)
+        for a, b in zip(core.parameters(), exact.parameters(), strict=True)
+        if a.grad is not None and b.grad is not None
+    ]
+    return max(float((a - b).abs().max() / (1e-3 + b.abs().max())) for a, b in pairs)
+
+
+def _compiled_step(core: Any) -> Callable[[Tensor], tuple[Tensor]]:
+    """The specification's step under torch.compile, in a Python loop over time."""
+
+    def step(x: Tensor, h: Tensor, f: Tensor, *p: Tensor) -> tuple[Tensor, Tensor]:
+        weight, bias, lambda_, gamma = p
+        u = torch.cat([x, h], dim=-1)
+        g = weight + f
+        n = torch.linalg.vector_norm(g, dim=-1, keepdim=True) + 1e-16
+        h = torch.tanh(((g / n) @ u.unsqueeze(-1)).squeeze(-1) + bias)
+        return h, gamma * (h.unsqueeze(-1) * u.unsqueeze(-2)) + lambda_ * (f / n)
+
+    compiled = torch.compile(step)
+    parameters = (core.weight_l0, core.bias_l0, core.lambda_l0, core.gamma_l0)
+
+    def run(x: Tensor) -> tuple[Tensor]:
+        (state,) = core.initial_state(x.shape[0])
+        h, f, ys = state.h, state.f, []
+        for t in range(x.shape[1]):
+            h, f = compiled(x[:, t], h, f, *parameters)
+            ys.append(h)
+        return (torch.stack(ys, 1),)
+
+    return run
+
+
+def measure(case: Case, repeats: int, peers: bool, limits: dict[str, float]) -> dict[str, Any]:
+    """One row: seconds of each, ratios, synapse steps a second and the share of the machine."""
+    error = parity(case)
+    row: dict[str, Any] = {
+        "case": case.name,
+        "model": case.model,
+        "shape": case.shape,
+        "parity": error,
+    }
+    if not error < 1e-3:
+        return row | {"refused": f"differs from the specification by {error:.1e}: not timed"}
+    torch.manual_seed(0)
+    core = stpn.build(case.model, case.inputs, case.hidden, batch_first=True)
+    x = _inputs(case)
+    seconds = {"native": median_seconds(_forward_backward(core, x), max(repeats, 5) * 2, 3)}
+    if case.lstm:
+        lstm = nn.LSTM(case.inputs, case.lstm, batch_first=True)
+        seconds["lstm"] = median_seconds(_forward_backward(lstm, x), max(repeats, 5) * 2, 3)
+    with torch.no_grad():
+        seconds["native forward"] = median_seconds(lambda: core(x), max(repeats, 5), 2)
+        with stpn.EnergyMeter(core):
+            seconds["metered forward"] = median_seconds(lambda: core(x), max(repeats, 5), 2)
+    if peers:
+        with stpn.use_backend("reference"):
+            seconds["loop"] = median_seconds(_forward_backward(core, x), repeats, 1)
+        if case.model == "stpnr" and "compiled" in case.targets:
+            run = _compiled_step(core)
+            seconds["compiled"] = median_seconds(_forward_backward(run, x), repeats, 1)
+    synapses = sum(f.shape[1] * f.shape[2] for f in core.initial_state(1)[0] if f.dim() == 3)
+    rate = case.batch * case.steps * synapses / seconds["native"]
+    ratios = {
+        peer: seconds[peer] / seconds["native"]
+        for peer in ("loop", "compiled", "lstm")
+        if peer in seconds
+    }
+    row |= {
+        "seconds": seconds,
+        "ratios": ratios,
+        "targets": case.targets,
+        "synapse_steps_per_second": rate,
+        "share_of_fma_limit": rate * (FORWARD_FLOPS + BACKWARD_FLOPS) / limits["flops"],
+        "share_of_memory_stream": _array_bytes(case, x) / seconds["native"] / limits["bytes"],
+        "metered_over_plain": seconds["metered forward"] / seconds["native forward"],
+    }
+    if case.memory and peers:
+        loop, native = (extra_memory(case.name, name) for name in ("reference", "native"))
+        row["memory"] = {"loop": loop, "native": native, "share": native / loop}
+    return row
+
+
+def _array_bytes(case: Case, x: Tensor) -> int:
+    """What must pass through memory at least once: x, y and the records, written and read."""
+    records = case.batch * case.steps * case.hidden * 4
+    return 4 * (2 * x.numel() + 2 * 2 * records)
+
+
+_MEMORY = """
+import resource, sys, torch, stpn
+from stpn.bench import engine
+case = next(case for case in engine.CASES if case.name == sys.argv[1])
+stpn.use_backend(sys.argv[2])
+core = stpn.build(case.model, case.inputs, case.hidden, batch_first=True)
+small = torch.randn(2, 2, case.inputs)
+core(small)[0].sum().backward()
+x = torch.randn(case.batch, case.steps, case.inputs)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+core(x)[0].sum().backward()
+print(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
+"""
+
+
+def extra_memory(case: str, backend: str) -> int:
+    """Bytes by which forward and backward raise the peak of a fresh process."""
+    command = [sys.executable, "-c", _MEMORY, case, backend]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    return max(int(result.stdout), 1)
+
+
+def streaming(repeats: int = 200) -> dict[str, Any]:
+    """One step of a cell at the size of the maze, in place."""
+    cell = stpn.STPNrCell(17, 55)
+    x, state = torch.randn(512, 17), cell.initial_state(512)
+    with torch.no_grad():
+        seconds = median_seconds(lambda: cell(x, state), max(repeats, 5), 10)
+    return {"case": "streaming cell", "shape": (512, 17, 55), "seconds": seconds, "target": 1.2e-3}
+
+
+def reset_cost() -> list[dict[str, Any]]:
+    """What a reset mask costs RNN and LSTM, forward and backward."""
+    rows = []
+    for model, hidden in (("rnn", 100), ("lstm", 47)):
+        core = stpn.build(model, 17, hidden, batch_first=True)
+        x, reset = torch.randn(512, 200, 17), torch.rand(512, 200) < 0.02
+
+        def with_mask(core: Any = core, x: Tensor = x, reset: Tensor = reset) -> None:
+            core(x, None, reset)[0].sum().backward()
+
+        plain = median_seconds(_forward_backward(core, x), 5, 2)
+        rows.append(
+            {"case": f"reset mask of {model}", "ratio": median_seconds(with_mask, 5, 2) / plain,
+             "target": 1.5}
+        )  # fmt: skip
+    return rows
+
+
+def run(cases: list[str], repeats: int, peers: bool, say: Callable[[str], None]) -> dict[str, Any]:
+    """Everything, as one JSON-able result."""
+    say("limits of the machine")
+    found = machine.limits()
+    rows = []
+    for case in CASES:
+        if case.name in cases:
+            say(f"{case.name}: {case.model} {case.shape}")
+            rows.append(measure(case, repeats, peers, found))
+    say("streaming and reset masks")
+    return {
+        "machine": machine.describe(),
+        "limits": found,
+        "repeats": repeats,
+        "cases": rows,
+        "streaming": streaming(),
+        "resets": reset_cost(),
+    }
+
+
+def to_json(result: dict[str, Any]) -> str:
+    return json.dumps(result, indent=1)
