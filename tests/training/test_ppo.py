@@ -74,7 +74,7 @@ def test_minibatches_replay_all_that_was_lived_once(mode: AutoresetMode, discret
         rollout.rewards, rollout.values, rollout.ended, rollout.bootstrap,
         discount=0.9, smoothing=0.8,
     )  # fmt: skip
-    lived = policy.log_prob(rollout.heads[..., :-1], rollout.actions).numpy()
+    lived = policy.distribution(rollout.heads[..., :-1]).log_prob(rollout.actions).numpy()
     valid = rollout.valid
     standard = (advantages - advantages[valid].mean()) / advantages[valid].std()
 
@@ -87,7 +87,7 @@ def test_minibatches_replay_all_that_was_lived_once(mode: AutoresetMode, discret
     for batch in minibatches:
         with torch.no_grad():
             parameters, values, _ = algorithm.agent(batch.observations, batch.state, batch.reset)
-        log_probs = policy.log_prob(parameters, batch.actions)
+        log_probs = policy.distribution(parameters).log_prob(batch.actions)
         real = batch.mask.bool()
         torch.testing.assert_close(log_probs[real], batch.log_probs[real])
         columns = (log_probs, values, batch.advantages, batch.returns)

@@ -115,20 +115,11 @@ def test_bootstrapping_leaves_no_trace() -> None:
     def act(steps: int, rollouts: int) -> torch.Tensor:
         env = recorders(3, AutoresetMode.SAME_STEP)
         actor = Actor(agent_for(env), env, steps)
-        actor.agent.policy.noise = lambda *shape, generator: torch.zeros(*shape, 3)  # type: ignore
+        actor.agent.policy.noise = lambda *shape, generator: np.zeros((*shape, 3))  # type: ignore
         actor.start(seed=0)
         return torch.cat([actor.collect(generator()).heads.clone() for _ in range(rollouts)], dim=1)
 
     torch.testing.assert_close(act(6, 2), act(12, 1), rtol=0, atol=0)
-
-
-def test_sampled_actions_follow_the_policy() -> None:
-    env = MazeVectorEnv(4)
-    policy = policy_for(env.single_action_space)
-    logits = torch.tensor([0.3, -1.0, 2.0, 0.0])
-    noise = policy.noise(100_000, generator=generator())
-    counts = torch.bincount(policy.sample(logits, noise), minlength=4) / 100_000
-    torch.testing.assert_close(counts, logits.softmax(0), atol=0.01, rtol=0)
 
 
 def test_saved_actor_goes_on_identically() -> None:

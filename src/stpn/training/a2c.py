@@ -45,24 +45,26 @@ class A2C:
 
     def terms(self, rollout: Rollout) -> dict[str, Tensor]:
         """The parts of the loss, each a mean over all steps of all environments."""
-        policy = self.agent.policy
+        settings = self.settings
         returns = torch.from_numpy(
             discounted_returns(
-                rollout.rewards, rollout.ended, rollout.bootstrap, discount=self.settings.discount
+                rollout.rewards, rollout.ended, rollout.bootstrap, discount=settings.discount
             )
         )  # (B, T)
         parameters, values, _ = self.agent(rollout.observations, *starting_point(rollout))
         error = returns - values
-        log_prob = policy.log_prob(parameters, rollout.actions)
+        policy = self.agent.policy.distribution(parameters)
+        log_prob = policy.log_prob(rollout.actions)
         mean = Mean(rollout)
-        unit = spread(returns, rollout) if self.settings.relative_value else 1.0
+        unit = spread(returns, rollout) if settings.relative_value else 1.0
         terms = {
             "policy_loss": mean(-log_prob * error.detach()),
-            "value_loss": mean((error / unit).square()),
-            "entropy": mean(policy.entropy(parameters)),
+            "value_loss": mean(error.square()) / unit**2,
         }
-        if self.settings.concentration:
-            terms["concentration"] = mean(policy.concentration(parameters))
+        with torch.set_grad_enabled(bool(settings.entropy)):  # without a weight just to be told
+            terms["entropy"] = mean(policy.entropy())
+        if settings.concentration:
+            terms["concentration"] = mean(policy.concentration())
         return terms
 
 

@@ -31,7 +31,9 @@ class Vector(nn.Module):
         self.output_size = math.prod(shape)
 
     def forward(self, observation: Tensor) -> Tensor:  # (N, *shape) -> (N, output_size)
-        return observation.reshape(len(observation), -1).float()
+        if observation.dim() != 2:
+            observation = observation.reshape(len(observation), -1)
+        return observation.float()
 
 
 class OneHot(nn.Module):

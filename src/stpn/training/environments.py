@@ -68,9 +68,11 @@ class Worlds:
         except Exception as error:
             raise EnvironmentFailure(f"the environment raised {error!r}") from error
         # A sum is the cheapest way to meet every number once.
-        if not math.isfinite(reward.sum()):
+        if not math.isfinite(np.add.reduce(reward)):
             raise EnvironmentFailure(f"the environment returned a reward of {_worst(reward)}")
-        if observation.dtype.kind == "f" and not math.isfinite(observation.sum()):
+        if observation.dtype.kind == "f" and not math.isfinite(
+            np.add.reduce(observation, axis=None)
+        ):
             raise EnvironmentFailure(
                 f"the environment returned an observation with {_worst(observation)}"
             )
@@ -83,7 +85,9 @@ class Worlds:
         return reward, terminated, truncated, infos
 
     def tensor(self, observation: npt.NDArray[Any]) -> Tensor:
-        return torch.from_numpy(observation).to(self.observation_dtype)
+        tensor = torch.from_numpy(observation)
+        wanted = self.observation_dtype
+        return tensor if tensor.dtype is wanted else tensor.to(wanted)
 
     def state_dict(self) -> dict[str, Any] | None:
         """Where they stand, or None if the environment cannot tell."""

@@ -65,11 +65,13 @@ class Player(AbstractContextManager["Player"]):
         self._readings.clear()
         heads, self._state = self.agent.step(worlds.observation, self._state, reset)
         power = torch.cat(self._readings, dim=1).sum(1).numpy()
+        parameters = heads[:, :-1].numpy()
         if self._greedy:
-            action = policy.mode(heads[:, :-1])
+            action = policy.mode(parameters)
         else:
-            noise = policy.noise(worlds.count, generator=self._generator)
-            action = policy.sample(heads[:, :-1], noise)
+            action = policy.sample(
+                parameters, policy.noise(worlds.count, generator=self._generator)
+            )
         self.action = policy.to_env(action)
         return power, worlds.step(self.action)
 

@@ -1,7 +1,7 @@
 """What the policy head means: a distribution over the actions of a Gymnasium space.
 
-Noise is drawn for a whole rollout at once, so that sampling an action costs two or three
-small operations. The same class evaluates single steps (B, P) and rollouts (B, T, P).
+Acting happens on NumPy arrays, which for a handful of numbers cost a fraction of what tensors do; its
+noise is drawn for a whole rollout at once. Learning happens on tensors, `distribution(parameters)`.
 """
 
 from __future__ import annotations
@@ -12,43 +12,53 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from stpn._extras import need
 from stpn.errors import StpnError
+
+Numbers = npt.NDArray[np.float32]
+SMALLEST_SCALE = 1e-6
+"""Softplus of a very negative number is 0 in float32, and a scale of 0 has no logarithm."""
 
 
 class UnsupportedSpace(StpnError, TypeError):
     """An action or observation space that no agent here can serve."""
 
 
+class Distribution(Protocol):
+    """Of parameters (..., P), differentiable."""
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """(..., *action_shape) -> (...)"""
+
+    def entropy(self) -> Tensor:
+        """(...)"""
+
+    def concentration(self) -> Tensor:
+        """(...) sum of the squared probabilities: 1 for a sure choice, 1/n for an even one."""
+
+
 class Policy(Protocol):
-    """A family of distributions, parametrised by `num_parameters` numbers."""
+    """A family of distributions with `num_parameters` parameters each."""
 
     num_parameters: int
     action_shape: tuple[int, ...]
     action_dtype: torch.dtype
 
-    def noise(self, *leading: int, generator: torch.Generator) -> Tensor:
+    def distribution(self, parameters: Tensor) -> Distribution: ...
+
+    def noise(self, *leading: int, generator: torch.Generator) -> Numbers:
         """Random numbers from which `sample` makes actions, (*leading, ...)."""
 
-    def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
-        """An action, (..., *action_shape)."""
+    def sample(self, parameters: Numbers, noise: Numbers) -> npt.NDArray[Any]:
+        """An action, (B, P) -> (B, *action_shape)."""
 
-    def mode(self, parameters: Tensor) -> Tensor:
-        """The most likely action."""
+    def mode(self, parameters: Numbers) -> npt.NDArray[Any]:
+        """The most likely action, (B, P) -> (B, *action_shape)."""
 
-    def log_prob(self, parameters: Tensor, action: Tensor) -> Tensor:
-        """(...)"""
-
-    def entropy(self, parameters: Tensor) -> Tensor:
-        """(...)"""
-
-    def concentration(self, parameters: Tensor) -> Tensor:
-        """(...) sum of the squared probabilities: 1 for a sure choice, 1/n for an even one."""
-
-    def to_env(self, action: Tensor) -> npt.NDArray[Any]:
+    def to_env(self, action: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """As the environment takes it."""
 
 
@@ -62,29 +72,36 @@ class Categorical:
         self.num_parameters = n
         self._start = start
 
-    def noise(self, *leading: int, generator: torch.Generator) -> Tensor:
+    def distribution(self, parameters: Tensor) -> Distribution:
+        return _CategoricalDistribution(functional.log_softmax(parameters, -1))
+
+    def noise(self, *leading: int, generator: torch.Generator) -> Numbers:
         """Gumbel noise: the largest of logits + noise is a draw from their softmax."""
         exponential = torch.empty(*leading, self.num_parameters).exponential_(generator=generator)
-        return exponential.log_().neg_()
+        return exponential.log_().neg_().numpy()
 
-    def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
+    def sample(self, parameters: Numbers, noise: Numbers) -> npt.NDArray[Any]:
         return (parameters + noise).argmax(-1)
 
-    def mode(self, parameters: Tensor) -> Tensor:
+    def mode(self, parameters: Numbers) -> npt.NDArray[Any]:
         return parameters.argmax(-1)
 
-    def log_prob(self, parameters: Tensor, action: Tensor) -> Tensor:
-        return F.log_softmax(parameters, -1).gather(-1, action.unsqueeze(-1)).squeeze(-1)
+    def to_env(self, action: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return action + self._start if self._start else action
 
-    def entropy(self, parameters: Tensor) -> Tensor:
-        log_p = F.log_softmax(parameters, -1)
-        return -(log_p.exp() * log_p).sum(-1)
 
-    def concentration(self, parameters: Tensor) -> Tensor:
-        return F.softmax(parameters, -1).square().sum(-1)
+class _CategoricalDistribution:
+    def __init__(self, log_p: Tensor) -> None:
+        self._log_p = log_p  # (..., n)
 
-    def to_env(self, action: Tensor) -> npt.NDArray[Any]:
-        return action.numpy() + self._start if self._start else action.numpy()
+    def log_prob(self, action: Tensor) -> Tensor:
+        return self._log_p.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+    def entropy(self) -> Tensor:
+        return -(self._log_p.exp() * self._log_p).sum(-1)
+
+    def concentration(self) -> Tensor:
+        return (2 * self._log_p).exp().sum(-1)
 
 
 class Gaussian:
@@ -97,43 +114,51 @@ class Gaussian:
     def __init__(
         self, low: npt.NDArray[Any], high: npt.NDArray[Any], dtype: npt.DTypeLike = np.float32
     ) -> None:
-        self.action_shape: tuple[int, ...] = (math.prod(low.shape),)
-        self.num_parameters = 2 * self.action_shape[0]
+        self._size = math.prod(low.shape)
+        self.action_shape: tuple[int, ...] = (self._size,)
+        self.num_parameters = 2 * self._size
         self._low, self._high = low, high
         self._dtype = np.dtype(dtype)
-        self._entropy_of_unit = 0.5 + 0.5 * math.log(2 * math.pi)
 
-    def noise(self, *leading: int, generator: torch.Generator) -> Tensor:
-        return torch.empty(*leading, *self.action_shape).normal_(generator=generator)
+    def distribution(self, parameters: Tensor) -> Distribution:
+        mean, raw = parameters.split(self._size, -1)
+        return _GaussianDistribution(mean, functional.softplus(raw) + SMALLEST_SCALE)
 
-    def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
-        mean, scale = self._split(parameters)
-        return torch.addcmul(mean, scale, noise)
+    def noise(self, *leading: int, generator: torch.Generator) -> Numbers:
+        return torch.empty(*leading, *self.action_shape).normal_(generator=generator).numpy()
 
-    def mode(self, parameters: Tensor) -> Tensor:
-        return parameters.chunk(2, -1)[0]
+    def sample(self, parameters: Numbers, noise: Numbers) -> npt.NDArray[Any]:
+        scale = np.logaddexp(np.float32(0.0), parameters[:, self._size :])  # softplus
+        scale *= noise
+        scale += parameters[:, : self._size]
+        return scale
 
-    def log_prob(self, parameters: Tensor, action: Tensor) -> Tensor:
-        mean, scale = self._split(parameters)
-        z = (action - mean) / scale
-        density = -0.5 * z.square() - scale.log() - 0.5 * math.log(2 * math.pi)
-        return density.sum(-1)
+    def mode(self, parameters: Numbers) -> npt.NDArray[Any]:
+        return parameters[:, : self._size]
 
-    def entropy(self, parameters: Tensor) -> Tensor:
-        _, scale = self._split(parameters)
-        return (scale.log() + self._entropy_of_unit).sum(-1)
+    def to_env(self, action: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        clipped = np.minimum(
+            np.maximum(action.reshape(-1, *self._low.shape), self._low), self._high
+        )
+        return clipped.astype(self._dtype, copy=False)
 
-    def concentration(self, parameters: Tensor) -> Tensor:
+
+class _GaussianDistribution:
+    def __init__(self, mean: Tensor, scale: Tensor) -> None:
+        self._mean, self._scale = mean, scale  # (..., n)
+        self._log_scale = scale.log()
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        z = (action - self._mean) / self._scale
+        density = -0.5 * z.square() - self._log_scale
+        return density.sum(-1) - 0.5 * math.log(2 * math.pi) * self._mean.shape[-1]
+
+    def entropy(self) -> Tensor:
+        of_unit = 0.5 + 0.5 * math.log(2 * math.pi)
+        return self._log_scale.sum(-1) + of_unit * self._mean.shape[-1]
+
+    def concentration(self) -> Tensor:
         raise UnsupportedSpace("the concentration penalty is defined for discrete actions only")
-
-    def to_env(self, action: Tensor) -> npt.NDArray[Any]:
-        array = action.numpy().reshape(-1, *self._low.shape)
-        return np.clip(array, self._low, self._high).astype(self._dtype, copy=False)
-
-    def _split(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
-        mean, raw = parameters.chunk(2, -1)
-        # Softplus of a very negative number is 0 in float32; a scale of 0 has no logarithm.
-        return mean, F.softplus(raw) + 1e-6
 
 
 def policy_for(space: Any) -> Policy:

@@ -60,10 +60,11 @@ class PPO:
 
     def terms(self, batch: Sequences) -> dict[str, Tensor]:
         """The parts of the loss, each a mean over the real steps of the sequences."""
-        policy, clip = self.agent.policy, self.settings.clip
+        clip = self.settings.clip
         parameters, values, _ = self.agent(batch.observations, batch.state, batch.reset)
+        policy = self.agent.policy.distribution(parameters)
         # Products with the mask cost less than selections; padding is finite, so they are safe.
-        log_ratio = (policy.log_prob(parameters, batch.actions) - batch.log_probs) * batch.mask
+        log_ratio = (policy.log_prob(batch.actions) - batch.log_probs) * batch.mask
         ratio = log_ratio.exp()
         gain = torch.minimum(
             ratio * batch.advantages, ratio.clamp(1 - clip, 1 + clip) * batch.advantages
@@ -71,8 +72,8 @@ class PPO:
         weight = batch.mask / batch.mask.sum().clamp(min=1)  # (S, L), sums to 1
         return {
             "policy_loss": -(gain * weight).sum(),
-            "value_loss": (((values - batch.returns) / batch.unit).square() * weight).sum(),
-            "entropy": (policy.entropy(parameters) * weight).sum(),
+            "value_loss": ((values - batch.returns).square() * weight).sum() / batch.unit**2,
+            "entropy": (policy.entropy() * weight).sum(),
         }
 
     @torch.no_grad()
@@ -91,13 +92,15 @@ class PPO:
         real = advantages[rollout.valid]
         advantages = (advantages - real.mean()) / (real.std() + 1e-8)
 
+        policy = self.agent.policy.distribution(rollout.heads[..., :-1])
+
         def cut(tensor: Tensor) -> Tensor:
             return cut_into_sequences(tensor, rollout.chunk)
 
         return Sequences(
             observations=cut(rollout.observations),
             actions=cut(rollout.actions),
-            log_probs=cut(self.agent.policy.log_prob(rollout.heads[..., :-1], rollout.actions)),
+            log_probs=cut(policy.log_prob(rollout.actions)),
             advantages=cut(torch.from_numpy(advantages)),
             returns=cut(torch.from_numpy(returns)),
             reset=cut(rollout.reset),
