@@ -171,6 +171,7 @@ TASKS: Mapping[str, Task] = {
             config="stpn.training.rl_config:PendulumConfig",
             trainer="stpn.training.reinforcement:PendulumTrainer",
             model_settings={"stpnf": {"norm": "none", "clamp": 0.1}},
+            protocols={"paper": {"relative_value": False}},
         ),
         Task(
             name="gym",

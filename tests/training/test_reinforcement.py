@@ -120,7 +120,8 @@ def test_the_papers_settings() -> None:
     assert (pong.lr, pong.greedy, pong.concentration) == (7e-4, True, 0.0)
     assert experiments.default_config("pong", "lstm").lr == 1e-4
 
-    pendulum = experiments.default_config("pendulum")
+    pendulum = experiments.default_config("pendulum", protocol="paper")
+    assert not pendulum.relative_value
     assert (pendulum.algo, pendulum.agents, pendulum.rollout) == ("ppo", 1, 2048)
     assert (pendulum.epochs, pendulum.minibatch, pendulum.sequence) == (10, 64, 20)
     assert (pendulum.discount, pendulum.smoothing, pendulum.clip) == (0.99, 0.95, 0.2)

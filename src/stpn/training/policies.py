@@ -1,7 +1,8 @@
 """What the policy head means: a distribution over the actions of a Gymnasium space.
 
-Acting happens on NumPy arrays, which for a handful of numbers cost a fraction of what tensors do; its
-noise is drawn for a whole rollout at once. Learning happens on tensors, `distribution(parameters)`.
+Acting happens on NumPy arrays, which for a handful of numbers cost a fraction of what tensors do;
+its noise is drawn for a whole rollout at once. Learning happens on tensors:
+`distribution(parameters)`.
 """
 
 from __future__ import annotations

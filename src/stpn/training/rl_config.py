@@ -136,6 +136,9 @@ class PongConfig(AgentConfig):
 class PendulumConfig(AgentConfig):
     """MuJoCo's Inverted Pendulum: balance for 1000 steps."""
 
+    protocol: Literal["fast", "paper"] = "fast"
+    """Whose defaults. fast: relative_value, without which the value's error, hundreds of times
+    larger than the policy's loss, takes the shared layer for itself; paper: without."""
     algo: Literal["a2c", "ppo"] = "ppo"
     """a2c: one gradient step per rollout; ppo: several epochs of clipped steps."""
     steps: int = 1_000_000
@@ -150,6 +153,9 @@ class PendulumConfig(AgentConfig):
     """Steps until the learning rate has fallen linearly to 0. None: it stays."""
     value_weight: float = 1.0
     """Weight of the squared error of the value."""
+    relative_value: bool = True
+    """Measure the value's error in standard deviations of the batch's returns: it then weighs the
+    same, whatever the size of the rewards."""
     eval_every: int = 20_000
     """Steps between two rows of metrics."""
 
