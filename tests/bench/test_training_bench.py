@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from torch import Tensor
+
+import stpn
+from stpn._extras import MissingExtra
+from stpn.bench import training
+from stpn.errors import ConfigError
+from stpn.experiments import default_config
+from stpn.ops.backends import Backend
+from stpn.training.supervised import FamiliarityTrainer
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def printed(rows: list[training.Row]) -> str:
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(training.table(rows))
+    return capture.get()
+
+
+@pytest.mark.slow
+def test_art() -> None:
+    said: list[str] = []
+    rows = training.measure(["art"], quick=True, say=said.append)
+    assert [line.split(":")[0] for line in said] == ["art"]
+    assert json.loads(json.dumps(rows)) == rows
+    for row in rows:
+        assert set(row) == {"task", "what", "value", "unit", "target", "reached", "shares"}
+    by_name = {row["what"]: row for row in rows}
+    faster = by_name["kernels over plain loop"]
+    assert faster["value"] > 1.5
+    assert faster["target"] == ">= 4"
+    rate = by_name["epochs, kernels"]["value"]
+    assert by_name["200 epochs"]["value"] == pytest.approx(200 / rate / 60)
+    assert by_name["epochs, kernels"]["value"] == pytest.approx(
+        by_name["updates, kernels"]["value"] / (100_000 / 128), rel=0.02
+    )
+    assert "kernels over plain loop" in printed(rows)
+
+
+def test_targets_in_both_directions() -> None:
+    assert training._row("t", "w", 4.0, "x", at_least=4)["reached"] is True
+    assert training._row("t", "w", 3.9, "x", at_least=4)["reached"] is False
+    assert training._row("t", "w", 6.1, "min", at_most=6)["reached"] is False
+    assert training._row("t", "w", 5.0, "min", at_most=6)["target"] == "<= 6"
+    assert training._row("t", "w", 5.0, "/s")["reached"] is None
+
+
+class DrowsyTrainer(FamiliarityTrainer):
+    """Sleeps outside of what belongs to a step, and measures every second update."""
+
+    def batch(self) -> tuple[Tensor, Tensor]:
+        time.sleep(0.05)
+        return super().batch()
+
+    def evaluate(self) -> Any:
+        raise AssertionError("not part of training")
+
+
+def drowsy() -> DrowsyTrainer:
+    settings = {"length": 20, "input_size": 10, "log_every": 2}
+    config = default_config("familiarity-infinite-r3", "stpnr", **settings)
+    return DrowsyTrainer(config)  # type: ignore[arg-type]
+
+
+def test_shares_find_the_time_outside_forward_backward_and_optimizer() -> None:
+    trainer = drowsy()
+    shares = training._step_shares(trainer, 2)
+    assert list(shares) == ["forward", "backward", "optimizer", "other"]
+    assert sum(shares.values()) == pytest.approx(1)
+    assert all(share > 0 for share in shares.values())
+    assert shares["other"] > 0.5
+
+
+def test_timing_leaves_the_trainer_as_it_was() -> None:
+    trainer, backward = drowsy(), torch.Tensor.backward
+    training._step_shares(trainer, 2)
+    assert trainer.network is trainer.model
+    assert "loss_of" not in vars(trainer)
+    assert "step" not in vars(trainer.optimizer)
+    assert torch.Tensor.backward is backward
+
+
+def test_an_agents_time_is_accounted_for() -> None:
+    pytest.importorskip("gymnasium")
+    seconds, shares = training._agent("maze", "stpnr", 2, agents=4, rollout=50)
+    assert seconds > 0
+    assert list(shares) == ["environment", "acting", "learning"]
+    assert 0.8 < sum(shares.values()) <= 1
+
+
+def test_memory_of_a_process_of_its_own() -> None:
+    pytest.importorskip("gymnasium")
+    ballast = torch.ones(2**28)  # 1 GiB that the new process must not be charged with
+    memory = training._memory_of_maze(agents=2, updates=1)
+    assert 2**26 < memory < 2**30 <= 4 * len(ballast)
+
+
+def test_unknown_task() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'maze'"):
+        training.measure(["mase"])
+
+
+def test_missing_extra_is_a_row_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(quick: bool) -> list[training.Row]:
+        """a task"""
+        raise MissingExtra("this needs 'ale_py'; install it with: pip install 'stpn-torch[rl]'")
+
+    monkeypatch.setitem(training.TASKS, "pong", missing)
+    (row,) = training.measure(["pong"], say=lambda line: None)
+    assert row["value"] is None
+    assert row["reached"] is None
+    assert "skipped" in printed([row])
+    assert "stpn-torch[rl]" in printed([row])  # not eaten as markup
+
+
+def test_nothing_is_timed_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stpn, "backends", lambda: (Backend("native", False, "no compiler"),))
+    (row,) = training.measure(["art"], say=lambda line: None)
+    assert row["value"] is None
+    assert "no compiler" in row["what"]
