@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from stpn._extras import need
 from stpn.nn.core import RecurrentCore
@@ -45,7 +46,7 @@ class OneHot(nn.Module):
         self._start = start
 
     def forward(self, observation: Tensor) -> Tensor:  # (N,) -> (N, n)
-        return nn.functional.one_hot(observation - self._start, self.output_size).float()
+        return functional.one_hot(observation - self._start, self.output_size).float()
 
 
 class Frames(nn.Module):
@@ -54,18 +55,19 @@ class Frames(nn.Module):
     def __init__(self, shape: tuple[int, int, int]) -> None:
         super().__init__()
         channels, height, width = shape
-        self.layers = nn.Sequential(
-            nn.Conv2d(channels, 16, 8, stride=4),
-            nn.ReLU(),
-            nn.Conv2d(16, 32, 4, stride=2),
-            nn.ReLU(),
-            nn.Flatten(),
-        )
+        self.conv1 = nn.Conv2d(channels, 16, 8, stride=4)
+        self.conv2 = nn.Conv2d(16, 32, 4, stride=2)
         rows, columns = (((size - 8) // 4 + 1 - 4) // 2 + 1 for size in (height, width))
         self.output_size = 32 * rows * columns  # 2592 for 84 x 84
 
     def forward(self, observation: Tensor) -> Tensor:  # (N, C, H, W) bytes -> (N, output_size)
-        return self.layers(observation.float() / 255.0)
+        x = observation.float().div_(255.0)
+        for layer in (self.conv1, self.conv2):
+            # With channels last the backward pass takes a third of the time. Only here, not in the
+            # parameters: a checkpoint knows no layouts, and a fused optimizer trusts them.
+            weight = layer.weight.contiguous(memory_format=torch.channels_last)
+            x = functional.conv2d(x, weight, layer.bias, stride=layer.stride).relu_()
+        return x.flatten(1)
 
 
 def encoder_for(space: Any) -> Vector | OneHot | Frames:
