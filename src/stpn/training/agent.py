@@ -63,9 +63,10 @@ class Frames(nn.Module):
     def forward(self, observation: Tensor) -> Tensor:  # (N, C, H, W) bytes -> (N, output_size)
         x = observation.float().div_(255.0)
         for layer in (self.conv1, self.conv2):
-            # With channels last the backward pass takes a third of the time. Only here, not in the
-            # parameters: a checkpoint knows no layouts, and a fused optimizer trusts them.
-            weight = layer.weight.contiguous(memory_format=torch.channels_last)
+            # With channels last the backward pass takes a quarter of the time. Only here, not in
+            # the parameters: a checkpoint knows no layouts, and a fused optimizer trusts them. A
+            # clone, because `contiguous` leaves a single channel as it is.
+            weight = layer.weight.clone(memory_format=torch.channels_last)
             x = functional.conv2d(x, weight, layer.bias, stride=layer.stride).relu_()
         return x.flatten(1)
 
