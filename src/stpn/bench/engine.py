@@ -182,17 +182,18 @@ def _array_bytes(case: Case, x: Tensor) -> int:
 
 
 _MEMORY = """
-import resource, sys, torch, stpn
+import sys, torch, stpn
 from stpn.bench import engine
+from stpn.bench.training import peak_memory
 case = next(case for case in engine.CASES if case.name == sys.argv[1])
 stpn.use_backend(sys.argv[2])
 core = stpn.build(case.model, case.inputs, case.hidden, batch_first=True)
 small = torch.randn(2, 2, case.inputs)
 core(small)[0].sum().backward()
 x = torch.randn(case.batch, case.steps, case.inputs)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak_memory()
 core(x)[0].sum().backward()
-print(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
+print(peak_memory() - before)
 """
 
 

@@ -91,9 +91,7 @@ def _start() -> None:
     if wanted not in NAMES:
         raise ValueError(f"STPN_BACKEND: expected one of {', '.join(NAMES)}, got {wanted!r}")
     if native is None and wanted != "reference":
-        warnings.warn(
-            f"stpn runs on plain PyTorch, which is slow: {_native_problem}", stacklevel=2
-        )
+        warnings.warn(f"stpn runs on plain PyTorch, which is slow: {_native_problem}", stacklevel=2)
     elif wanted != "auto":
         use_backend(wanted)
 

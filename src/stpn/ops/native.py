@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from stpn import _native
 from stpn.ops.reference import STPNOptions
@@ -244,10 +245,19 @@ _stpn_backward_op = define(
 )
 
 
-def differentiable(name: str, backward: Callable[..., Any], tensors: int) -> None:
-    """Register the gradient of an operator whose first `tensors` inputs are tensors.
+Forward = Callable[..., tuple[Tensor, ...]]
 
-    Its last input says whether to save, its first result is y, its last what the kernel saved.
+
+def differentiable(
+    name: str, op: Any, run: Forward, gradient: Callable[..., Any], tensors: int, backward: Forward,
+    backward_op: Any,
+) -> Forward:  # fmt: skip
+    """The operator with its gradient, as one function.
+
+    The operator's first `tensors` inputs are tensors, its last says whether to save; its first
+    result is y, its last what the kernel saved. `gradient(ctx, backward, *grads)` calls the
+    backward operator. Eager calls go around the dispatcher, whose bookkeeping would take as long as
+    a small kernel (a third of a training step of ART); tracing and transforms see the operator.
     """
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -256,13 +266,57 @@ def differentiable(name: str, backward: Callable[..., Any], tensors: int) -> Non
         ctx.set_materialize_grads(False)
 
     torch.library.register_autograd(
-        f"stpn::{name}", backward, setup_context=setup_context, lib=_library
+        f"stpn::{name}",
+        lambda ctx, *grads: gradient(ctx, backward_op, *grads),
+        setup_context=setup_context,
+        lib=_library,
+    )
+
+    class Eager(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
+            output = run(*inputs)
+            setup_context(ctx, inputs, output)
+            ctx.mark_non_differentiable(output[-1])
+            return output
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, *grads: Any) -> Any:
+            return gradient(ctx, backward, *grads)
+
+    def call(*inputs: Any) -> tuple[Tensor, ...]:
+        if _traced(inputs[0]):
+            return op(*inputs)
+        return Eager.apply(*inputs) if inputs[-1] else run(*inputs)
+
+    return call
+
+
+def not_differentiable(name: str) -> None:
+    """A second derivative is an error, not a wrong number."""
+
+    def refuse(ctx: Any, *grads: Any) -> Any:
+        raise RuntimeError(f"stpn::{name} cannot be differentiated: use the reference backend")
+
+    torch.library.register_autograd(f"stpn::{name}", refuse, lib=_library)
+
+
+def _traced(tensor: Tensor) -> bool:
+    """Whether something other than plain eager execution looks at this call."""
+    return (
+        torch.compiler.is_compiling()
+        or type(tensor) not in (Tensor, torch.nn.Parameter)
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._are_functorch_transforms_active()
     )
 
 
-def _stpn_autograd(ctx: Any, dy: Any, dc_T: Any, df_T: Any, dpower: Any, _: Any) -> Any:
+def _stpn_gradient(
+    ctx: Any, backward: Forward, dy: Any, dc_T: Any, df_T: Any, dpower: Any, _: Any
+) -> Any:
     *inputs, y, saved = ctx.saved_tensors
-    gradients = _stpn_backward_op(
+    gradients = backward(
         *inputs, *ctx.options, y, saved, dy,
         dc_T if inputs[2] is not None else None, df_T, dpower if inputs[10] is not None else None,
         list(ctx.needs_input_grad[:8]),
@@ -271,7 +325,10 @@ def _stpn_autograd(ctx: Any, dy: Any, dc_T: Any, df_T: Any, dpower: Any, _: Any)
     return *(g if needed else None for g, needed in wanted), *(None,) * 8
 
 
-differentiable("stpn", _stpn_autograd, tensors=11)
+_stpn = differentiable(
+    "stpn", _stpn_op, _stpn_run, _stpn_gradient, 11, _stpn_backward_run, _stpn_backward_op
+)
+not_differentiable("stpn_backward")
 
 
 def wants_gradient(*tensors: Tensor | None) -> bool:
@@ -303,7 +360,7 @@ def stpn(
     """`reference.stpn`."""
     lambda_, gamma = _rate(lambda_, weight), _rate(gamma, weight)
     save = wants_gradient(x, h0, f0, weight, bias, lambda_, gamma)
-    y, _, f_T, power, _ = _stpn_op(
+    y, _, f_T, power, _ = _stpn(
         x, h0, None, f0, weight, bias, lambda_, gamma, reset, lengths, power_weight,
         *_stpn_options(options), save,
     )  # fmt: skip
@@ -319,7 +376,7 @@ def stpn_lstm(
     """`reference.stpn_lstm`."""
     lambda_, gamma = _rate(lambda_, weight), _rate(gamma, weight)
     save = wants_gradient(x, h0, c0, f0, weight, bias, lambda_, gamma)
-    y, c_T, f_T, power, _ = _stpn_op(
+    y, c_T, f_T, power, _ = _stpn(
         x, h0, c0, f0, weight, bias, lambda_, gamma, reset, lengths, power_weight,
         *_stpn_options(options), save,
     )  # fmt: skip
@@ -369,7 +426,8 @@ def stpn_step_(
     gamma: Tensor, *, options: STPNOptions, power_weight: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """`reference.stpn_step_`."""
-    h_new, power = _step_op(
+    step = _step_op if _traced(x) else _step_run
+    h_new, power = step(
         x, h, f, weight, bias, _rate(lambda_, weight), _rate(gamma, weight), power_weight,
         *_stpn_options(options),
     )  # fmt: skip

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from stpn.ops import native
-from stpn.ops.native import Operands, always_power, define, given, wants_gradient
+from stpn.ops.native import Forward, Operands, always_power, define, given, wants_gradient
 
 _INPUTS = "Tensor p, Tensor h0, Tensor f0, Tensor weight"
 _MASKS = "Tensor? reset, Tensor? lengths, Tensor? power_weight"
@@ -127,16 +127,25 @@ _modplast_backward_op = define(
 )
 
 
-def _modplast_autograd(ctx: Any, dy: Any, df_T: Any, dpower: Any, _: Any) -> Any:
+def _modplast_gradient(ctx: Any, backward: Forward, dy: Any, df_T: Any, dpower: Any, _: Any) -> Any:
     *inputs, y, saved = ctx.saved_tensors
     needs = ctx.needs_input_grad[:8]
     dpower = dpower if inputs[10] is not None else None
-    gradients = _modplast_backward_op(*inputs, y, saved, dy, df_T, dpower, list(needs))
+    gradients = backward(*inputs, y, saved, dy, df_T, dpower, list(needs))
     wanted = zip(gradients, needs, strict=True)
     return *(g if needed else None for g, needed in wanted), *(None,) * 4
 
 
-native.differentiable("modplast", _modplast_autograd, tensors=11)
+_modplast = native.differentiable(
+    "modplast",
+    _modplast_op,
+    _modplast_run,
+    _modplast_gradient,
+    11,
+    _modplast_backward_run,
+    _modplast_backward_op,
+)
+native.not_differentiable("modplast_backward")
 
 
 def modplast(
@@ -146,7 +155,7 @@ def modplast(
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
     """`reference_rivals.modplast`."""
     save = wants_gradient(p, h0, hebb0, w, alpha, v, d, eta)
-    y, hebb, power, _ = _modplast_op(
+    y, hebb, power, _ = _modplast(
         p, h0, hebb0, w, alpha, v, d, eta, reset, lengths, power_weight, save
     )
     return y, hebb, None if power_weight is None else power
@@ -202,16 +211,19 @@ _fast_backward_op = define(
 )
 
 
-def _fast_autograd(ctx: Any, dy: Any, df_T: Any, dpower: Any, _: Any) -> Any:
+def _fast_gradient(ctx: Any, backward: Forward, dy: Any, df_T: Any, dpower: Any, _: Any) -> Any:
     *inputs, y, saved = ctx.saved_tensors
     needs = ctx.needs_input_grad[:6]
     dpower = dpower if inputs[8] is not None else None
-    gradients = _fast_backward_op(*inputs, *ctx.options, y, saved, dy, df_T, dpower, list(needs))
+    gradients = backward(*inputs, *ctx.options, y, saved, dy, df_T, dpower, list(needs))
     wanted = zip(gradients, needs, strict=True)
     return *(g if needed else None for g, needed in wanted), *(None,) * 7
 
 
-native.differentiable("fast_weights", _fast_autograd, tensors=9)
+_fast = native.differentiable(
+    "fast_weights", _fast_op, _fast_run, _fast_gradient, 9, _fast_backward_run, _fast_backward_op
+)
+native.not_differentiable("fast_weights_backward")
 
 
 def fast_weights(
@@ -222,7 +234,7 @@ def fast_weights(
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
     """`reference_rivals.fast_weights`, for one turn of the inner loop and a positive decay."""
     save = wants_gradient(p, h0, a0, w_h, ln_weight, ln_bias)
-    y, a, power, _ = _fast_op(
+    y, a, power, _ = _fast(
         p, h0, a0, w_h, ln_weight, ln_bias, reset, lengths, power_weight, decay, rate, eps, save
     )
     return y, a, None if power_weight is None else power
