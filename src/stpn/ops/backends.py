@@ -22,6 +22,7 @@ from stpn.ops.reference import STPNOptions
 _logger = logging.getLogger("stpn")
 
 try:
+    from stpn import _native
     from stpn.ops import native, native_rivals
 
     _native_problem = ""
@@ -53,9 +54,8 @@ def backends() -> tuple[Backend, ...]:
     if native is None:
         compiled = Backend("native", False, _native_problem)
     else:
-        module = native._native
-        sets = ", ".join(module.instruction_sets())
-        detail = f"instruction set {module.instruction_set()} of {sets}; CPU, float32 and float64"
+        sets = ", ".join(_native.instruction_sets())
+        detail = f"instruction set {_native.instruction_set()} of {sets}; CPU, float32 and float64"
         compiled = Backend("native", True, detail)
     return compiled, Backend("reference", True, "plain PyTorch, any device and option")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,12 +34,13 @@ def share_threads() -> None:
     A pool of their own would compete with torch's, whose threads stay awake for a while after
     each operation. Without it each call starts plain threads.
     """
-    loaded = getattr(ctypes, "RTLD_GLOBAL", 0) | getattr(__import__("os"), "RTLD_NOLOAD", 0)
+    loaded = ctypes.RTLD_GLOBAL | getattr(os, "RTLD_NOLOAD", 0)
     for path in sorted((Path(torch.__file__).parent / "lib").glob("lib*omp*")):
         try:
             runtime = ctypes.CDLL(str(path), mode=loaded)
             names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
-            addresses = [ctypes.cast(getattr(runtime, n), ctypes.c_void_p).value for n in names]
+            functions = (ctypes.cast(getattr(runtime, n), ctypes.c_void_p) for n in names)
+            addresses = [function.value or 0 for function in functions]
         except (OSError, AttributeError):
             continue
         _native.use_openmp(*addresses)
