@@ -195,7 +195,8 @@ template <class P, CellKind K> class Member {
   // u of step t, as the forward pass had it.
   void rebuild_u(Neurons<T>& lane, idx t, T* u) {
     if constexpr (K == CellKind::kFastWeights) {
-      Cell<P, K>::norm_tanh(sh, lane, record(lane.b, t) + sh.record.extra, u);
+      copy(lane.p, record(lane.b, t) + sh.record.extra, sh.H);  // into memory of whole vectors
+      Cell<P, K>::norm_tanh(sh, lane, lane.p, u);
     } else {
       if constexpr (!kInner) copy(u, x(lane.b, t), sh.I);
       if (!sh.has_hidden) return;
