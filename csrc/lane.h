@@ -1,6 +1,10 @@
 // What a member of the team works on: typed views of a call, and the memory of its lanes.
 #pragma once
 
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+
 #include "call.h"
 #include "synapse.h"
 
@@ -15,22 +19,31 @@ template <class T> STPN_INLINE void copy(T* to, const T* from, idx n) {
 }
 template <class T> STPN_INLINE void clear(T* p, idx n) { __builtin_memset(p, 0, size_t(n) * sizeof(T)); }
 
+// AddressSanitizer is to see every array of an arena, not the arena as one: no man's land between.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr uint64_t kGap = 64;
+STPN_INLINE void forbid(char* from, uint64_t bytes) { ASAN_POISON_MEMORY_REGION(from, bytes); }
+#else
+constexpr uint64_t kGap = 0;
+STPN_INLINE void forbid(char*, uint64_t) {}
+#endif
+
 // Hands out zeroed arrays; with no memory behind it, it only counts.
 struct Arena {
   char* base = nullptr;
   uint64_t used = 0;
   template <class T> T* take(idx n) {
-    const uint64_t bytes = (uint64_t(n) * sizeof(T) + 63) / 64 * 64;
-    T* p = base ? reinterpret_cast<T*>(base + used) : nullptr;
-    if (p) __builtin_memset(p, 0, bytes);
-    used += bytes;
+    T* p = take_raw<T>(n);
+    if (p) clear(p, n);
     return p;
   }
   // Large arrays that are always written before they are read.
   template <class T> T* take_raw(idx n) {
-    T* p = base ? reinterpret_cast<T*>(base + used) : nullptr;
-    used += (uint64_t(n) * sizeof(T) + 63) / 64 * 64;
-    return p;
+    const uint64_t bytes = uint64_t(n) * sizeof(T), room = (bytes + 63) / 64 * 64 + kGap;
+    char* p = base ? base + used : nullptr;
+    if (p) forbid(p + bytes, room - bytes);
+    used += room;
+    return reinterpret_cast<T*>(p);
   }
 };
 

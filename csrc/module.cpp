@@ -18,8 +18,10 @@ namespace stpn {
   extern const Kernels kernels; \
   }
 STPN_DECLARE(baseline)
-#if defined(STPN_X86)
+#if defined(STPN_AVX2)
 STPN_DECLARE(avx2)
+#endif
+#if defined(STPN_AVX512)
 STPN_DECLARE(avx512)
 #endif
 
@@ -28,11 +30,14 @@ namespace {
 // Usable here, best first.
 std::vector<const Kernels*> usable() {
   std::vector<const Kernels*> found;
-#if defined(STPN_X86)
+#if defined(STPN_AVX512)
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("fma"))
     found.push_back(&avx512::kernels);
+#endif
+#if defined(STPN_AVX2)
+  __builtin_cpu_init();
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) found.push_back(&avx2::kernels);
 #endif
   found.push_back(&baseline::kernels);

@@ -4,6 +4,9 @@
 // last operation and would otherwise spin on the cores that a second pool needs. OpenMP is not
 // usable in a child of fork, so a child runs plain threads.
 #include <pthread.h>
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
 
 #include <cstdlib>
 #include <new>
@@ -65,6 +68,9 @@ void* scratch(int slot, uint64_t bytes) {
       throw std::bad_alloc();
     }
   }
+#if defined(__SANITIZE_ADDRESS__)
+  ASAN_UNPOISON_MEMORY_REGION(memory.data, memory.size);  // of the gaps that the last call left
+#endif
   return memory.data;
 }
 
