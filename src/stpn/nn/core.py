@@ -231,7 +231,7 @@ class Recurrence(nn.Module):
             if in_place and any(value.requires_grad for value in given):
                 given = given.clone()
             batch = given if batched else rebuilt(given, [v.unsqueeze(0) for v in given])
-            work = batch if all(v.dtype == compute for v in batch) else batch.to(compute)
+            work = _converted(batch, compute)
             y, new = self._one_step(between(y) if k else y, work, reset, input_size, suffix, k == 0)
             if in_place:
                 if new is not batch:  # converted: the caller's tensors are to change
@@ -435,7 +435,7 @@ class RecurrentCore(Recurrence):
             first = k < self.num_directions
             y, final, power = run(
                 reversed_time(x, lengths) if reverse else x,
-                states[k].to(compute),
+                _converted(states[k], compute),
                 reset_reversed if reverse else reset,
                 lengths,
                 suffix,
@@ -444,7 +444,7 @@ class RecurrentCore(Recurrence):
             if self._power_observer is not None and power is not None:
                 power = reversed_time(power, lengths) if reverse else power
                 self._power_observer(power, lengths, suffix)
-            finals.append(final.to(dtype))
+            finals.append(_converted(final, dtype))
             outputs.append(reversed_time(y, lengths) if reverse else y)
             if len(outputs) == self.num_directions:
                 x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
@@ -544,6 +544,11 @@ def _autocast(like: Tensor) -> bool:
 
 def _compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in _HALF else dtype
+
+
+def _converted(state: Any, dtype: torch.dtype) -> Any:
+    """The state in this dtype; most are already."""
+    return state if all(value.dtype == dtype for value in state) else state.to(dtype)
 
 
 def _cpu(order: slice | Tensor) -> slice | Tensor:
