@@ -64,6 +64,35 @@ def _rows(tensor: Tensor) -> Tensor:
     return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
 
 
+def check(like: Tensor, **operands: tuple[Tensor | None, Sequence[int]]) -> None:
+    """Shape and dtype of each operand: the kernels would read another one beyond its end."""
+    for name, (tensor, shape) in operands.items():
+        if tensor is None:
+            continue
+        if tensor.shape != shape:
+            raise ValueError(f"{name}: expected shape {tuple(shape)}, got {tuple(tensor.shape)}")
+        if tensor.dtype != like.dtype:
+            raise TypeError(f"{name}: expected dtype {like.dtype}, got {tensor.dtype}")
+        if not tensor.is_cpu:
+            raise ValueError(f"{name}: expected a tensor on the CPU, got one on {tensor.device}")
+
+
+def check_sequence(name: str, x: Tensor, reset: Tensor | None, lengths: Tensor | None) -> None:
+    """The input (B, T, ...) and the masks that belong to it."""
+    if x.dim() != 3 or x.shape[1] == 0:
+        raise ValueError(f"{name}: expected shape (B, T, ...) with T > 0, got {tuple(x.shape)}")
+    if reset is not None:
+        if reset.dtype != torch.bool:
+            raise TypeError(f"reset: expected dtype torch.bool, got {reset.dtype}")
+        check(reset, reset=(reset, x.shape[:2]))
+    if lengths is not None:
+        if lengths.dtype != torch.int64:
+            raise TypeError(f"lengths: expected dtype torch.int64, got {lengths.dtype}")
+        check(lengths, lengths=(lengths, x.shape[:1]))
+        if lengths.numel() and (lengths.min() < 1 or lengths.max() > x.shape[1]):
+            raise ValueError(f"lengths: expected 1 to {x.shape[1]}, got {lengths.tolist()}")
+
+
 class Operands:
     """Fills a Call, and keeps what it points to alive."""
 
@@ -142,17 +171,30 @@ def _stpn_saved_size(rows: int, hidden: int, norm: int, power: bool, gated: bool
     return rows * per_row + (5 * hidden if gated else 0)
 
 
+def _rate_shape(tensor: Tensor, rows: int, columns: int) -> Sequence[int]:
+    shared = ((rows, 1), (1, 1))
+    return tensor.shape if tensor.shape in shared else (rows, columns)
+
+
 def _stpn_operands(
     x: Tensor, h0: Tensor, c0: Tensor | None, f0: Tensor, weight: Tensor, bias: Tensor | None,
     lambda_: Tensor, gamma: Tensor, reset: Tensor | None, lengths: Tensor | None,
     power_weight: Tensor | None, norm: int, activation: int, recurrent: bool, clamp: float,
 ) -> Operands:  # fmt: skip
+    check_sequence("x", x, reset, lengths)
     batch, steps, inputs = x.shape
-    rows, columns = weight.shape
+    hidden = h0.shape[-1]
+    rows, columns = hidden if c0 is None else 4 * hidden, inputs + hidden * recurrent
+    check(
+        x, h0=(h0, (batch, hidden)), c0=(c0, (batch, hidden)), f0=(f0, (batch, rows, columns)),
+        weight=(weight, (rows, columns)), bias=(bias, (rows,)),
+        lambda_=(lambda_, _rate_shape(lambda_, rows, columns)),
+        gamma=(gamma, _rate_shape(gamma, rows, columns)), power_weight=(power_weight, (columns,)),
+    )  # fmt: skip
     operands = Operands(PLAIN if c0 is None else LSTM, x, batch * steps * rows * columns)
     call = operands.call
     call.norm, call.activation, call.recurrent, call.clamp = norm, activation, recurrent, clamp
-    call.B, call.T, call.I, call.H = batch, steps, inputs, h0.shape[1]
+    call.B, call.T, call.I, call.H = batch, steps, inputs, hidden
     operands.put_sequence("x", x)
     operands.put_sequence("reset", reset)
     operands.put(
@@ -183,10 +225,10 @@ def _stpn_results(
 def _stpn_run(*args: Any) -> tuple[Tensor, ...]:
     *inputs, save = args
     x, h0, c0, f0 = inputs[:4]
+    operands = _stpn_operands(*inputs)
     results = y, c_T, f_T, power, saved = _stpn_results(
         x, h0, c0, f0, inputs[11], inputs[10] is not None, save
     )
-    operands = _stpn_operands(*inputs)
     operands.put_sequence("y", y)
     operands.put(c_T=given(c_T), f_T=f_T, power=given(power), saved=given(saved))
     run_forward(operands)
@@ -405,6 +447,8 @@ def _step_run(
     run_forward(operands)
     if target is not f:
         f.copy_(target)
+    else:  # autograd is to notice, as it does of torch's own operations in place
+        torch.autograd.graph.increment_version(f)
     return y.squeeze(1), power
 
 

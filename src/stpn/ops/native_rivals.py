@@ -22,7 +22,12 @@ def _operands(
     cell: int, p: Tensor, h0: Tensor, f0: Tensor, weight: Tensor,
     reset: Tensor | None, lengths: Tensor | None, power_weight: Tensor | None,
 ) -> Operands:  # fmt: skip
+    native.check_sequence("p", p, reset, lengths)
     batch, steps, hidden = p.shape
+    native.check(
+        p, h0=(h0, (batch, hidden)), f0=(f0, (batch, hidden, hidden)),
+        weight=(weight, (hidden, hidden)), power_weight=(power_weight, (hidden,)),
+    )  # fmt: skip
     operands = Operands(cell, p, batch * steps * hidden * hidden)
     call = operands.call
     call.B, call.T, call.I, call.H, call.recurrent = batch, steps, hidden, hidden, 1
@@ -84,6 +89,7 @@ _MODPLAST = f"{_INPUTS}, Tensor alpha, Tensor? v, Tensor? d, Tensor? eta, {_MASK
 def _modplast_operands(*inputs: Any) -> Operands:
     p, h0, f0, weight, alpha, v, d, eta, reset, lengths, power_weight = inputs
     operands = _operands(native.MODPLAST, p, h0, f0, weight, reset, lengths, power_weight)
+    native.check(p, alpha=(alpha, weight.shape), v=(v, h0.shape[1:]), d=(d, ()), eta=(eta, ()))
     operands.call.clamp = 1.0
     operands.put(alpha=alpha, mod_v=v, mod_d=d, eta=eta)
     return operands
@@ -169,6 +175,7 @@ _FAST = f"{_INPUTS}, Tensor ln_weight, Tensor ln_bias, {_MASKS}, float decay, fl
 def _fast_operands(*inputs: Any) -> Operands:
     p, h0, f0, weight, ln_weight, ln_bias, reset, lengths, power_weight, *constants = inputs
     operands = _operands(native.FAST_WEIGHTS, p, h0, f0, weight, reset, lengths, power_weight)
+    native.check(p, ln_weight=(ln_weight, h0.shape[1:]), ln_bias=(ln_bias, h0.shape[1:]))
     call = operands.call
     call.decay, call.rate, call.ln_eps = constants
     operands.put(ln_weight=ln_weight, ln_bias=ln_bias)
