@@ -421,3 +421,21 @@ def test_steps_in_place(backend, dtype, kind, norm, stp) -> None:
         expected = case.outputs(reference, case.tensors, power=True)
     actual = {"y": h.unsqueeze(1), "f": f, "power": power.unsqueeze(1)}
     assert_near(actual, expected, dtype)
+
+
+@backend
+@dtypes
+@pytest.mark.parametrize("norm", ["pre", "post", None])
+def test_gated_steps_in_place(backend, dtype, norm) -> None:
+    case = make_case("l", Shape(5, 1, 7, 6), norm=norm, clamp=0.4)
+    t = {n: v.to(dtype) for n, v in case.tensors.items()}
+    c, f = t["c0"].clone(), t["f0"].clone()
+    with torch.no_grad(), use_backend(backend):
+        h, power = backends.stpn_lstm_step_(
+            t["x"][:, 0], t["h0"], c, f, t["weight"], t["bias"], t["lambda_"], t["gamma"],
+            options=case.options, power_weight=t["power_weight"],
+        )  # fmt: skip
+    with torch.no_grad():
+        expected = case.outputs(reference, case.tensors, power=True)
+    actual = {"y": h.unsqueeze(1), "c": c, "f": f, "power": power.unsqueeze(1)}
+    assert_near(actual, expected, dtype)

@@ -242,6 +242,23 @@ class _Gated(_Plastic):
         )
         return y, STPNlState(last_step(y, lengths), c, f), power
 
+    def _step(
+        self, x: Tensor, state: STPNlState, suffix: str, power_weight: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        if self.norm_scale_learnt:
+            return super()._step(x, state, suffix, power_weight)
+        y, power = backends.stpn_lstm_step_(
+            x,
+            state.h,
+            state.c,
+            state.f,
+            *self._tensors(suffix),
+            options=self._in_use(),
+            power_weight=power_weight,
+        )
+        state.h.copy_(y)
+        return y, power
+
 
 class _NeuronLayer(_Neurons, RecurrentCore):
     def __init__(

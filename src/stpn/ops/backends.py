@@ -156,6 +156,13 @@ def stpn_step_(x: Tensor, *tensors: Any, **options: Any) -> tuple[Tensor, Tensor
     return reference.stpn_step_(x, *tensors, **options)
 
 
+def stpn_lstm_step_(x: Tensor, *tensors: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
+    """`reference.stpn_lstm_step_` on the backend in use."""
+    if _runs_native(_unsupported(options["options"], None), x):
+        return native.stpn_lstm_step_(x, *tensors, **options)
+    return reference.stpn_lstm_step_(x, *tensors, **options)
+
+
 def modplast(p: Tensor, *tensors: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor | None]:
     """`reference_rivals.modplast` on the backend in use."""
     if _runs_native("", p):

@@ -430,26 +430,33 @@ def stpn_lstm(
 # --- One step in place, for streams -------------------------------------------------------------
 
 
-def _step_run(
-    x: Tensor, h: Tensor, f: Tensor, weight: Tensor, bias: Tensor | None, lambda_: Tensor,
-    gamma: Tensor, power_weight: Tensor | None, norm: int, activation: int, recurrent: bool,
-    clamp: float,
+def _step(
+    x: Tensor, h: Tensor, c: Tensor | None, f: Tensor, weight: Tensor, bias: Tensor | None,
+    lambda_: Tensor, gamma: Tensor, power_weight: Tensor | None, *options: Any,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     target = f if f.is_contiguous() else f.contiguous()
+    cell = c if c is None or c.is_contiguous() else c.contiguous()
     operands = _stpn_operands(
-        x.unsqueeze(1), h, None, target, weight, bias, lambda_, gamma, None, None, power_weight,
-        norm, activation, recurrent, clamp,
+        x.unsqueeze(1), h, cell, target, weight, bias, lambda_, gamma, None, None, power_weight,
+        *options,
     )  # fmt: skip
     y = x.new_empty(x.shape[0], 1, h.shape[1])
     power = x.new_empty(x.shape[0]) if power_weight is not None else x.new_empty(0)
     operands.put_sequence("y", y)
-    operands.put(f_T=target, power=given(power))
+    operands.put(f_T=target, c_T=cell, power=given(power))
     run_forward(operands)
-    if target is not f:
-        f.copy_(target)
-    else:  # autograd is to notice, as it does of torch's own operations in place
-        torch.autograd.graph.increment_version(f)
+    for state, written in ((f, target), (c, cell)):
+        if state is None or written is None:
+            continue
+        if written is not state:
+            state.copy_(written)
+        else:  # autograd is to notice, as it does of torch's own operations in place
+            torch.autograd.graph.increment_version(state)
     return y.squeeze(1), power
+
+
+def _step_run(x: Tensor, h: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
+    return _step(x, h, None, *args)
 
 
 def _step_fake(x: Tensor, h: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
@@ -467,6 +474,16 @@ _step_op = define(
 )
 
 
+_lstm_step_op = define(
+    "stpn_lstm_step_",
+    "(Tensor x, Tensor h, Tensor(a!) c, Tensor(b!) f, Tensor weight, Tensor? bias, Tensor lambda_, "
+    "Tensor gamma, Tensor? power_weight, int norm, int activation, bool recurrent, float clamp) "
+    "-> (Tensor, Tensor)",
+    _step,
+    lambda x, h, c, *args: _step_fake(x, h, *args),
+)
+
+
 def stpn_step_(
     x: Tensor, h: Tensor, f: Tensor, weight: Tensor, bias: Tensor | None, lambda_: Tensor,
     gamma: Tensor, *, options: STPNOptions, power_weight: Tensor | None = None,
@@ -475,6 +492,19 @@ def stpn_step_(
     step = _step_op if _traced(x) else _step_run
     h_new, power = step(
         x, h, f, weight, bias, _rate(lambda_, weight), _rate(gamma, weight), power_weight,
+        *_stpn_options(options),
+    )  # fmt: skip
+    return h_new, None if power_weight is None else power
+
+
+def stpn_lstm_step_(
+    x: Tensor, h: Tensor, c: Tensor, f: Tensor, weight: Tensor, bias: Tensor | None,
+    lambda_: Tensor, gamma: Tensor, *, options: STPNOptions, power_weight: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """`reference.stpn_lstm_step_`."""
+    step = _lstm_step_op if _traced(x) else _step
+    h_new, power = step(
+        x, h, c, f, weight, bias, _rate(lambda_, weight), _rate(gamma, weight), power_weight,
         *_stpn_options(options),
     )  # fmt: skip
     return h_new, None if power_weight is None else power

@@ -147,6 +147,29 @@ def stpn_step_(
     return y.squeeze(1), None if power is None else power.squeeze(1)
 
 
+def stpn_lstm_step_(
+    x: Tensor,  # (B, I)
+    h: Tensor,  # (B, H)
+    c: Tensor,  # (B, H), updated in place
+    f: Tensor,  # (B, 4H, D), updated in place
+    weight: Tensor,
+    bias: Tensor | None,
+    lambda_: Tensor,
+    gamma: Tensor,
+    *,
+    options: STPNOptions,
+    power_weight: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """One step of STPNl without gradients: returns the new h (B, H) and the power (B,)."""
+    y, c_new, f_new, power = stpn_lstm(
+        x.unsqueeze(1), h, c, f, weight, bias, lambda_, gamma,
+        options=options, power_weight=power_weight,
+    )  # fmt: skip
+    c.copy_(c_new)
+    f.copy_(f_new)
+    return y.squeeze(1), None if power is None else power.squeeze(1)
+
+
 def efficacies(
     weight: Tensor,  # (R, D)
     f: Tensor,  # (B, R, D)
