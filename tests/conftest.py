@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+
+# Test workers share the cores: one thread each, also in the processes that they start. It must be
+# said before torch is loaded; tests of threads ask for more themselves.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch

@@ -100,9 +100,9 @@ def test_any_number_of_pairs(pairs):
 
 
 def test_130_000_sequences_take_less_than_a_second():
-    start = time.perf_counter()
+    start = time.process_time()
     art.dataset()
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 def test_one_hot():

@@ -14,12 +14,14 @@ import torch
 import stpn
 
 
-def median_seconds(run: Callable[[], object], repeats: int, warm_up: int = 1) -> float:
-    """Median wall-clock time of a call."""
+def median_seconds(
+    run: Callable[[], object], repeats: int, warm_up: int = 1, at_least: float = 0.5
+) -> float:
+    """Median wall-clock time of a call, of so many calls and of so many seconds at least."""
     for _ in range(warm_up):
         run()
-    times = []
-    for _ in range(repeats):
+    times: list[float] = []
+    while len(times) < repeats or sum(times) < at_least:
         start = time.perf_counter()
         run()
         times.append(time.perf_counter() - start)

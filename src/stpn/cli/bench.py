@@ -53,7 +53,7 @@ def run(arguments: list[str]) -> int:
     if options.threads < 1:
         raise ConfigError(f"threads: expected at least 1, got {options.threads}")
     torch.set_num_threads(options.threads)
-    console = Console(stderr=options.format == "json")
+    console = Console(stderr=options.format == "json", width=None if sys.stdout.isatty() else 110)
 
     def say(line: str) -> None:
         if sys.stderr.isatty():
