@@ -249,37 +249,43 @@ template <class P> struct Cell<P, CellKind::kFastWeights> {
   using Sh = Shared<P, CellKind::kFastWeights>;
   using G = Gradients<P, CellKind::kFastWeights>;
 
-  struct Moments { T mean, inverse; };
-  static STPN_INLINE Moments moments(const Sh& sh, const T* p) {
-    T mean = 0, var = 0;
-    for (idx k = 0; k < sh.H; ++k) mean += p[k];
-    mean /= T(sh.H);
-    for (idx k = 0; k < sh.H; ++k) var += (p[k] - mean) * (p[k] - mean);
-    var = var / T(sh.H) + T(sh.call.ln_eps);
-    return {mean, T(1) / T(__builtin_sqrt(double(var)))};
+  // All arrays here are padded to whole vectors; `hat` gets (p - mean) / deviation, padding zero.
+  // Returns 1 / deviation.
+  static STPN_INLINE T standardise(const Sh& sh, const T* p, T* hat) {
+    V<T> total{}, squares{};
+    vectors<T>(sh.H, [&](idx k) STPN_LAMBDA { total += load(p + k); });
+    const T mean = sum(total) / T(sh.H);
+    vectors<T>(sh.H, [&](idx k) STPN_LAMBDA { store(hat + k, load(p + k) - mean); });
+    clear(hat + sh.H, sh.Hp - sh.H);
+    vectors<T>(sh.H, [&](idx k) STPN_LAMBDA { squares += load(hat + k) * load(hat + k); });
+    const T inverse = T(1) / T(__builtin_sqrt(double(sum(squares) / T(sh.H) + T(sh.call.ln_eps))));
+    vectors<T>(sh.H, [&](idx k) STPN_LAMBDA { store(hat + k, load(hat + k) * inverse); });
+    return inverse;
   }
   static STPN_INLINE void norm_tanh(const Sh& sh, Neurons<T>& lane, const T* p, T* out) {
-    const Moments m = moments(sh, p);
+    standardise(sh, p, lane.z);
     vectors<T>(sh.H, [&](idx k) STPN_LAMBDA {
-      store(lane.z + k, tanh((load(p + k) - m.mean) * m.inverse * load(sh.ln_w + k) + load(sh.ln_b + k)));
+      store(lane.z + k, tanh(load(lane.z + k) * load(sh.ln_w + k) + load(sh.ln_b + k)));
     });
     copy(out, lane.z, sh.H);
   }
-  // dp of out = tanh(LN(p)), added to `dp`.
-  static STPN_INLINE void norm_tanh_back(const Sh& sh, G& g, const T* p, const T* out, const T* dout, T* dp, T* work) {
-    const Moments m = moments(sh, p);
-    T mean = 0, dot = 0;
-    for (idx k = 0; k < sh.H; ++k) {
-      const T dn = dout[k] * (T(1) - out[k] * out[k]), hat = (p[k] - m.mean) * m.inverse;
-      g.ln_w[k] += dn * hat;
-      g.ln_b[k] += dn;
-      work[k] = dn * sh.ln_w[k];
-      mean += work[k];
-      dot += work[k] * hat;
-    }
-    mean /= T(sh.H);
-    dot /= T(sh.H);
-    for (idx k = 0; k < sh.H; ++k) dp[k] += (work[k] - mean - (p[k] - m.mean) * m.inverse * dot) * m.inverse;
+  // dp of out = tanh(LN(p)), added to lane.dp; dout in lane.act.
+  static STPN_INLINE void norm_tanh_back(const Sh& sh, Neurons<T>& lane, G& g, const T* p, const T* out) {
+    const T inverse = standardise(sh, p, lane.z);
+    V<T> total{}, dots{};
+    vectors<T>(sh.H, [&](idx k) STPN_LAMBDA {
+      const V<T> o = load(out + k), dn = load(lane.act + k) * (T(1) - o * o), hat = load(lane.z + k);
+      store(g.ln_w + k, load(g.ln_w + k) + dn * hat);
+      store(g.ln_b + k, load(g.ln_b + k) + dn);
+      const V<T> work = dn * load(sh.ln_w + k);
+      store(lane.act + k, work);
+      total += work;
+      dots += work * hat;
+    });
+    const T mean = sum(total) / T(sh.H), dot = sum(dots) / T(sh.H);
+    vectors<T>(sh.H, [&](idx k) STPN_LAMBDA {
+      store(lane.dp + k, load(lane.dp + k) + (load(lane.act + k) - mean - load(lane.z + k) * dot) * inverse);
+    });
   }
 
   // u = h_s; lane.h holds h_prev.
@@ -313,18 +319,20 @@ template <class P> struct Cell<P, CellKind::kFastWeights> {
     for (idx k = 0; k < sh.H; ++k) kept[k] = T(1);
   }
   // lane.h holds h_prev; lane.dpre what the next step's update wants of h.
-  static STPN_INLINE void unsettle(const Sh& sh, Neurons<T>& lane, G& g, const T* dy, const T* y, T dpower, bool) {
-    for (idx k = 0; k < sh.H; ++k) lane.dh[k] += (dy ? dy[k] : T(0)) + lane.s1[k] + lane.dpre[k];
-    clear(lane.dp, sh.H);
-    norm_tanh_back(sh, g, lane.record + sh.record.extra + sh.H, y, lane.dh, lane.dp, lane.z);
+  static STPN_INLINE void unsettle(const Sh& sh, Neurons<T>& lane, G& g, const T* dy, const T*, T dpower, bool) {
+    for (idx k = 0; k < sh.H; ++k) lane.act[k] = lane.dh[k] + (dy ? dy[k] : T(0)) + lane.s1[k] + lane.dpre[k];
+    copy(lane.p, lane.record + sh.record.extra, sh.H), copy(lane.q, lane.record + sh.record.extra + sh.H, sh.H);
+    clear(lane.dp, sh.Hp);
+    norm_tanh_back(sh, lane, g, lane.q, lane.post);
     for (idx k = 0; k < sh.H; ++k) {
       lane.c1[k] = lane.dp[k];
       if constexpr (P::power) lane.c4[k] = dpower;
-      lane.dh[k] = lane.dpre[k] = 0;
     }
+    clear(lane.dh, sh.H), clear(lane.dpre, sh.H);
   }
   static STPN_INLINE void propagate(const Sh& sh, Neurons<T>& lane, G& g, T* dx, T dpower) {
-    norm_tanh_back(sh, g, lane.record + sh.record.extra, lane.u, lane.du, lane.dp, lane.z);
+    copy(lane.act, lane.du, sh.H);
+    norm_tanh_back(sh, lane, g, lane.p, lane.u);
     if (dx) copy(dx, lane.dp, sh.H);
     clear(lane.du, sh.Hp);
     for (idx i = 0; i < sh.H; ++i) {
