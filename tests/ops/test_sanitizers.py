@@ -114,17 +114,19 @@ def runtimes() -> list[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_no_access_out_of_bounds_and_no_undefined_behaviour(tmp_path: Path) -> None:
-    tools = {name: shutil.which(name) for name in ("cmake", "ninja")}
+    # Those of this environment first, which is not on the path unless it was activated.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    cmake, ninja = (shutil.which(name, path=path) for name in ("cmake", "ninja"))
     libraries = runtimes()
-    if not all(tools.values()) or not libraries:
+    if cmake is None or ninja is None or not libraries:
         pytest.skip("needs cmake, ninja and g++ with its sanitizers")
     pytest.importorskip("nanobind")
     build = [
-        ["cmake", "-G", "Ninja", "-S", ROOT, "-B", tmp_path,
+        [cmake, "-G", "Ninja", "-S", ROOT, "-B", tmp_path, f"-DCMAKE_MAKE_PROGRAM={ninja}",
          f"-DPython_EXECUTABLE={sys.executable}",
          "-DCMAKE_CXX_COMPILER=g++", "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-g1",
          "-DSTPN_SANITIZE=ON", "-DSTPN_INSTRUCTION_SETS="],
-        ["cmake", "--build", tmp_path],
+        [cmake, "--build", tmp_path],
     ]  # fmt: skip
     for command in build:
         done = subprocess.run(command, capture_output=True, text=True)

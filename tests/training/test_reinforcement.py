@@ -217,6 +217,22 @@ def test_unknown_environment() -> None:
         trainer("gym", env="CartPool-v1", **TINY_GYM)
 
 
+def test_an_environment_that_cannot_be_made() -> None:
+    def burst() -> None:
+        raise OSError("no licence")
+
+    register("stpn-test/Unmade-v0", burst)
+    with pytest.raises(StpnError, match=r"Unmade-v0 cannot be made.*no licence"):
+        trainer("gym", env="stpn-test/Unmade-v0", **TINY_GYM)
+    with pytest.raises(StpnError, match="no_such_module"):
+        trainer("gym", env="no_such_module:Thing-v0", **TINY_GYM)
+
+
+def test_the_maze_by_name() -> None:
+    built = trainer("gym", env="stpn/Maze-v0", **TINY_GYM)
+    assert type(built.actor.worlds.env).__name__ == "MazeVectorEnv"
+
+
 def test_unsupported_action_space() -> None:
     with pytest.raises(UnsupportedSpace, match=r"Discrete and Box.*MultiDiscrete"):
         trainer("gym", env="stpn-test/TwoLevers-v0", **TINY_GYM)

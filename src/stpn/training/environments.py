@@ -55,7 +55,7 @@ class Worlds:
             observation, _ = self.env.reset(seed=seed)
         except Exception as error:
             raise EnvironmentFailure(f"the environment raised {error!r} at reset") from error
-        self.observation = self.tensor(observation)
+        self.observation = self.tensor(_checked(observation))
         self.first = np.ones(self.count, dtype=bool)
         self.starting = np.zeros(self.count, dtype=bool)
 
@@ -67,16 +67,9 @@ class Worlds:
             observation, reward, terminated, truncated, infos = self.env.step(action)
         except Exception as error:
             raise EnvironmentFailure(f"the environment raised {error!r}") from error
-        # A sum is the cheapest way to meet every number once.
-        if not math.isfinite(np.add.reduce(reward)):
+        if not _finite(reward):
             raise EnvironmentFailure(f"the environment returned a reward of {_worst(reward)}")
-        if observation.dtype.kind == "f" and not math.isfinite(
-            np.add.reduce(observation, axis=None)
-        ):
-            raise EnvironmentFailure(
-                f"the environment returned an observation with {_worst(observation)}"
-            )
-        self.observation = self.tensor(observation)
+        self.observation = self.tensor(_checked(observation))
         ended = terminated | truncated
         if self.same_step:
             self.first = ended
@@ -116,6 +109,8 @@ class Worlds:
 def make(name: str, count: int, **options: Any) -> Any:
     """`count` copies of a registered Gymnasium environment, one after another in this process."""
     gym = need("gymnasium", extra="rl")
+    if name.startswith("stpn/"):
+        need("stpn.tasks.maze", extra="rl")  # registers it
     try:
         if name in gym.registry and gym.registry[name].vector_entry_point is not None:
             return gym.make_vec(name, num_envs=count, **options)
@@ -128,6 +123,8 @@ def make(name: str, count: int, **options: Any) -> Any:
         raise EnvironmentFailure(f"{name} needs a package that is missing: {error}") from error
     except gym.error.Error as error:  # unknown name, namespace or version; the message says which
         raise ConfigError(f"unknown environment {name!r}: {error}") from error
+    except Exception as error:
+        raise EnvironmentFailure(f"{name} cannot be made: {error!r}") from error
 
 
 def _starts_in_same_step(env: Any) -> bool:
@@ -144,6 +141,18 @@ def _starts_in_same_step(env: Any) -> bool:
 def _tensor_dtype(dtype: npt.DTypeLike) -> torch.dtype:
     found = torch.from_numpy(np.zeros(0, dtype=dtype)).dtype
     return torch.float32 if found.is_floating_point else found
+
+
+def _checked(observation: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    if observation.dtype.kind == "f" and not _finite(observation):
+        worst = _worst(observation)
+        raise EnvironmentFailure(f"the environment returned an observation with {worst}")
+    return observation
+
+
+def _finite(array: npt.NDArray[Any]) -> bool:
+    """A sum is the cheapest way to meet every number once."""
+    return math.isfinite(np.add.reduce(array, axis=None))
 
 
 def _worst(array: npt.NDArray[Any]) -> str:
