@@ -233,7 +233,7 @@ class TestLook:
         Run.create(finished.parent / "seed1", {"task": "art", "model": "stpnr", "seed": 1})
         assert main(["export", "runs", "results"]) == 0
         out = capsys.readouterr().out
-        assert "1 runs written below results" in out
+        assert "1 run written below results" in out
         assert "unfinished, left out: runs/art/stpnr/seed1" in out
         assert (tmp_path / "results/art/stpnr/seed0.json").exists()
 

@@ -257,8 +257,8 @@ def export(run: Run, root: str | Path, *, points: int = 400) -> Path:
     with explain_os_errors(f"create {path.parent}"):
         path.parent.mkdir(parents=True, exist_ok=True)
     kept = thin(len(result.curve["step"]), points)
-    curve = {name: [_short(column[i]) for i in kept] for name, column in result.curve.items()}
-    summary = {key: _short(value) for key, value in result.summary.items()}
+    curve = {name: [rounded(column[i]) for i in kept] for name, column in result.curve.items()}
+    summary = {key: rounded(value) for key, value in result.summary.items()}
     write_json(path, {"config": result.config, "curve": curve, "summary": summary}, indent=None)
     return path
 
@@ -270,11 +270,11 @@ def thin(length: int, points: int) -> list[int]:
     return [round(i * (length - 1) / (points - 1)) for i in range(points)]
 
 
-def _short(value: Any) -> Any:
-    """Six significant digits are more than any curve shows."""
+def rounded(value: Any) -> Any:
+    """Floats, also in lists, with six significant digits: more than any curve shows."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
-    return [_short(item) for item in value] if isinstance(value, list) else value
+    return [rounded(item) for item in value] if isinstance(value, list) else value
 
 
 def _read_export(path: Path) -> RunResult:

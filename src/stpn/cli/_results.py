@@ -19,9 +19,11 @@ def print_summary(summary: Mapping[str, Any], path: Path | str) -> None:
 
 def print_figures(summary: Mapping[str, Any]) -> None:
     """Proficiency and power, ours and the paper's; a shorter training than theirs is said."""
+    seconds = summary.get("seconds")
     print(
         f"{summary['task']} · {summary['model']} · seed {summary['seed']} · "
-        f"{summary['done']:,} {summary['unit']}s in {duration(summary.get('seconds'))}"
+        f"{summary['done']:,} {summary['unit']}s"
+        + ("" if seconds is None else f" in {duration(seconds)}")
     )
     table = Table(box=None, pad_edge=False)
     table.add_column("")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +14,12 @@ from rich.table import Table
 from stpn import experiments, paper
 from stpn.cli._format import figure
 from stpn.runs import find, load_results
+from stpn.zoo import Card, pretrained
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """Tasks, models and the paper's experiments; with --runs, what lies on disk."""
+    """Tasks, models, the paper's experiments, trained networks; with --runs, what lies on disk."""
 
     runs: Path | None = None
     """List the runs below this directory instead."""
@@ -30,7 +32,9 @@ def run(arguments: list[str]) -> int:
     if options.runs is not None:
         return _list_runs(options.runs, options.json)
     if options.json:
-        print(json.dumps({"models": dict(experiments.MODELS), "tasks": _tasks()}))
+        networks = [dataclasses.asdict(card) for card in pretrained.cards()]
+        content = {"models": dict(experiments.MODELS), "tasks": _tasks(), "networks": networks}
+        print(json.dumps(content))
         return 0
     console = Console()
     models = Table(title="Models", title_justify="left", box=None, pad_edge=False)
@@ -46,6 +50,11 @@ def run(arguments: list[str]) -> int:
         length = f"{task.protocol:,} {task.unit}s, {task.seeds} seeds"
         console.print(f"\n[bold]{task.name}[/]  {task.title}: {length}", highlight=False)
         console.print(_experiment(task))
+    if cards := pretrained.cards():
+        console.print(
+            '\nTrained networks in the package (stpn.pretrained("NAME"))', highlight=False
+        )
+        console.print(_networks(cards))
     return 0
 
 
@@ -58,6 +67,22 @@ def _experiment(task: experiments.Task) -> Table:
     for model, size in task.hidden_sizes.items():
         theirs = (paper.figure(task.name, model, metric) for metric in (task.metric, "power"))
         table.add_row(model, str(size), *(str(row or "-") for row in theirs))
+    return table
+
+
+def _networks(cards: list[Card]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("name", no_wrap=True)
+    table.add_column("seed", justify="right")
+    table.add_column("proficiency", justify="right", min_width=14, no_wrap=True)
+    table.add_column("power", justify="right", min_width=14, no_wrap=True)
+    for card in cards:
+        table.add_row(
+            card.name,
+            str(card.seed),
+            figure(card.proficiency, card.metric),
+            figure(card.power, "power"),
+        )
     return table
 
 

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import tyro
 
-from stpn.errors import RunError
-from stpn.runs import export, find
+from stpn.errors import RunError, StpnError
+from stpn.runs import Run, export, find
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,9 @@ class Export:
     """Root of run directories, or one of them."""
     results: Annotated[Path, tyro.conf.Positional] = Path("results")
     """Where the files go."""
+    networks: Path | None = None
+    """Also write the best finished network of each task and model into this directory, with its
+    card. The package ships those in src/stpn/data/networks."""
     unfinished: bool = False
     """Also runs that have not finished; their files say so."""
     json: bool = False
@@ -31,21 +34,47 @@ def run(arguments: list[str]) -> int:
     options = tyro.cli(Export, args=arguments, prog="stpn export")
     if not options.runs.exists():
         raise RunError(f"{options.runs} does not exist")
-    written, skipped, problems = [], [], []
+    written, skipped, problems, complete = [], [], [], []
     for found in find(options.runs):
         try:
             if found.status != "finished" and not options.unfinished:
                 skipped.append(str(found.path))
                 continue
             written.append(str(export(found, options.results)))
+            complete.append(found)
         except RunError as error:
             problems.append(str(error))
+    networks, large = _ship(complete, options.networks, problems)
     if options.json:
-        print(json.dumps({"written": written, "unfinished": skipped, "problems": problems}))
-    else:
-        print(f"{len(written)} runs written below {options.results}")
-        for path in skipped:
-            print(f"unfinished, left out: {path}")
-        for problem in problems:
-            print(problem)
+        content = {"written": written, "networks": networks, "too_large": large}
+        print(json.dumps({**content, "unfinished": skipped, "problems": problems}))
+        return 1 if problems else 0
+    print(f"{len(written)} run{'' if len(written) == 1 else 's'} written below {options.results}")
+    if networks:
+        print(f"networks in {options.networks}: {', '.join(networks)}")
+    for sentence in large:
+        print(f"not shipped: {sentence}")
+    for path in skipped:
+        print(f"unfinished, left out: {path}")
+    for problem in problems:
+        print(f"problem: {problem}")
     return 1 if problems else 0
+
+
+def _ship(
+    runs: list[Run], directory: Path | None, problems: list[str]
+) -> tuple[list[str], list[str]]:
+    """Names of the networks written, and a sentence for each that is too large."""
+    if directory is None:
+        return [], []
+    from stpn import zoo
+
+    names, large = [], []
+    for chosen, of in zoo.best(runs):
+        try:
+            names.append(zoo.ship(chosen, of, directory).name)
+        except zoo.TooLarge as error:
+            large.append(str(error))
+        except StpnError as error:
+            problems.append(str(error))
+    return names, large

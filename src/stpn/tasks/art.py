@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import string
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -108,6 +109,13 @@ def solve(text: str) -> str:
     if key not in pairs:
         raise ValueError(f"{text!r} asks for {key!r}, which is not one of its letters")
     return pairs[key]
+
+
+def answer(network: Callable[[Tensor], Tensor], text: str) -> str:
+    """What a network that reads one-hot sequences (B, T, 37) to logits (B, 37) says to a text."""
+    with torch.no_grad():
+        logits = network(one_hot(encode(text)).unsqueeze(0))
+    return decode(logits.argmax(dim=-1))
 
 
 def one_hot(symbols: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -40,7 +40,7 @@ def start(
     """Train a new run in `root/<task>/<model>/seed<N>`; an existing one there is never touched."""
     run = Run(Path(root) / config.directory)
     _refuse_existing(run)
-    with _machine(config) as config, _built(config) as trainer, run.lock():
+    with _machine(config) as config, built(config) as trainer, run.lock():
         _refuse_existing(run)
         run = Run.create(run.path, trainer.config.to_dict())
         return _work(Loop(run, trainer, reporter or Reporter(), stop or Stop()))
@@ -63,7 +63,7 @@ def resume(
         config = from_dict({**run.config, config.total_field: total})
     elif run.summary is not None:
         return Outcome(run, finished=True, summary=run.summary)
-    with run.lock(), _machine(config) as config, _built(config) as trainer:
+    with run.lock(), _machine(config) as config, built(config) as trainer:
         loop = Loop(run, trainer, reporter or Reporter(), stop or Stop())
         loop.restore()
         if trainer.done > trainer.total:
@@ -108,7 +108,7 @@ def evaluate(path: str | Path) -> tuple[Trainer, Evaluation]:
 def restored(path: str | Path) -> Iterator[Trainer]:
     """The trainer of a run with its network as saved, to look at, measure or use."""
     run = Run.open(path)
-    with _machine(from_dict(run.config)) as config, _built(config) as trainer:
+    with _machine(from_dict(run.config)) as config, built(config) as trainer:
         trainer.load_state_dict(checkpoint.read(run.checkpoint)["trainer"])
         yield trainer
 
@@ -193,7 +193,8 @@ def _machine(config: RunConfig) -> Iterator[RunConfig]:
 
 
 @contextmanager
-def _built(config: RunConfig) -> Iterator[Trainer]:
+def built(config: RunConfig) -> Iterator[Trainer]:
+    """A new trainer of that configuration; the caller's random stream is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         trainer = experiments.get(config.task).build_trainer(config)

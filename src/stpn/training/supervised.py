@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Generic, TypeVar
 
 import torch
@@ -132,15 +133,20 @@ class ArtTrainer(SupervisedTrainer[ArtConfig]):
     def __init__(self, config: ArtConfig) -> None:
         core = build_core(config, art.NUM_SYMBOLS, output_size=art.NUM_SYMBOLS)
         super().__init__(config, SequenceModel(core, art.NUM_SYMBOLS, last_only=True))
-        self.data = art.dataset(
+        self._updates_per_epoch = -(-config.train_size // config.batch_size)
+        self._one_hot = torch.eye(art.NUM_SYMBOLS)
+        self._shuffled_epoch: int | None = None
+
+    @cached_property
+    def data(self) -> art.Dataset:
+        """Drawn when it is first needed: who only wants the network does not wait for it."""
+        config = self.config
+        return art.dataset(
             config.train_size,
             config.validation_size,
             config.test_size,
             seed=stream(config.seed, "data"),
         )
-        self._updates_per_epoch = -(-config.train_size // config.batch_size)
-        self._one_hot = torch.eye(art.NUM_SYMBOLS)
-        self._shuffled_epoch: int | None = None
 
     @property
     def progress(self) -> float:

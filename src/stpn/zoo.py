@@ -1,0 +1,241 @@
+"""Trained networks that come with the package, each with a card that says where it comes from.
+
+    network = stpn.pretrained("art-stpnr")    # ready to use, nothing is downloaded
+    print(stpn.pretrained.card("art-stpnr"))
+    stpn.pretrained.names(), stpn.pretrained.cards()
+
+A network is two files: NAME.safetensors with its weights by their usual names, and NAME.json, the
+card: task, model, seed, figures, the command that trained it, versions and commit. `ship` makes
+both from a run (`stpn export RUNS --networks DIRECTORY`). Reading cards needs no torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stpn import experiments
+from stpn._files import explain_os_errors, write_atomic
+from stpn.errors import CheckpointError, ConfigError
+from stpn.runs import Run, read_json, rounded, write_json
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from stpn.config import RunConfig
+    from stpn.training.trainer import Evaluation, Trainer
+
+SHELF = Path(__file__).parent / "data" / "networks"
+LARGEST = 200_000
+"""Bytes of the largest network that is worth carrying in every install."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """What is known about a trained network."""
+
+    name: str
+    task: str
+    model: str
+    seed: int
+    hidden_size: int
+    parameters: int
+    metric: str  # what proficiency is: test_accuracy | accuracy | reward
+    proficiency: float
+    power: float
+    done: int  # epochs, iterations or steps of training
+    unit: str
+    chosen: str  # how this seed was chosen
+    command: str  # what trained it
+    paper: dict[str, list[float]] | None  # mean and deviation of the paper's figures
+    versions: dict[str, str]
+    commit: str | None
+    config: dict[str, Any]  # settings of the run
+    sha256: str  # of the weights
+
+    def __str__(self) -> str:
+        theirs = self.paper or {}
+        metric = self.metric.replace("_", " ")
+        unit = "%" if "accuracy" in self.metric else ""
+        return "\n".join(
+            [
+                f"{self.name}: {experiments.MODELS[self.model]}, {self.hidden_size} hidden units, "
+                f"{self.parameters:,} parameters",
+                f"  task      {experiments.get(self.task).title} ({self.task})",
+                f"  {metric:<9} {self.proficiency:.4g}{unit}{_beside(theirs, 'proficiency')}",
+                f"  power     {self.power:.3g}{_beside(theirs, 'power')}",
+                f"  training  {self.done:,} {self.unit}s, seed {self.seed}: {self.chosen}",
+                f"  command   {self.command}",
+                f"  versions  {', '.join(f'{k} {v}' for k, v in self.versions.items())}"
+                f"{f', commit {self.commit[:12]}' if self.commit else ''}",
+            ]
+        )
+
+
+class Shelf:
+    """A directory of trained networks; `stpn.pretrained` is the one in the package."""
+
+    def __init__(self, directory: Path = SHELF) -> None:
+        self.directory = directory
+
+    def __call__(self, name: str) -> nn.Module:
+        """The network of that name with its trained weights, in evaluation mode.
+
+        Networks of supervised tasks take x (B, T, I) and give logits; those of reinforcement
+        learning are agents (`stpn.training.agent.Agent`).
+        """
+        from stpn.training import session
+
+        with session.built(self._config(name)) as trainer:
+            self._load(name, trainer)
+            return trainer.model.eval()
+
+    def names(self) -> list[str]:
+        """All names, by task and model in the paper's order."""
+        found = [path.stem for path in self.directory.glob("*.json")]
+        return sorted(found, key=lambda name: _rank(*_split(name)))
+
+    def card(self, name: str) -> Card:
+        if name not in (known := self.names()):
+            raise ConfigError(experiments.unknown("network", name, dict.fromkeys(known)))
+        content = read_json(self.directory / f"{name}.json")
+        try:
+            return Card(**content)
+        except TypeError as error:
+            raise CheckpointError(f"the card of {name} is of another version: {error}") from error
+
+    def cards(self) -> list[Card]:
+        return [self.card(name) for name in self.names()]
+
+    def measure(self, name: str) -> tuple[Trainer, Evaluation]:
+        """The figures of a network, measured again as at the end of its training."""
+        from stpn.training import session
+
+        with session.built(self._config(name)) as trainer:
+            self._load(name, trainer)
+            return trainer, trainer.evaluate()
+
+    def _config(self, name: str) -> RunConfig:
+        from stpn.config import from_dict
+
+        return from_dict(self.card(name).config)
+
+    def _load(self, name: str, trainer: Trainer) -> None:
+        from safetensors.torch import load
+
+        from stpn.training import checkpoint
+
+        path = self.directory / f"{name}.safetensors"
+        with explain_os_errors(f"read {path}"):
+            content = path.read_bytes()
+        if hashlib.sha256(content).hexdigest() != self.card(name).sha256:
+            raise CheckpointError(f"{path} is damaged: it is not the file that its card describes")
+        checkpoint.load_module(trainer.model, load(content))
+
+
+pretrained = Shelf()
+
+
+class TooLarge(ConfigError):
+    """A network that is not carried in the package."""
+
+
+def best(runs: Iterable[Run]) -> list[tuple[Run, int]]:
+    """Of each task and model the finished run with the best figure, and of how many it is that."""
+    groups: dict[tuple[str, str], list[tuple[float, Run]]] = {}
+    for run in runs:
+        summary = run.summary
+        if summary is not None and summary.get("finished") and summary["proficiency"] is not None:
+            key = (summary["task"], summary["model"])
+            groups.setdefault(key, []).append((summary["proficiency"], run))
+    chosen = []
+    for key in sorted(groups, key=lambda key: _rank(*key)):
+        _, run = max(groups[key], key=lambda pair: (pair[0], -pair[1].config["seed"]))
+        chosen.append((run, len(groups[key])))
+    return chosen
+
+
+def ship(run: Run, of: int, directory: Path) -> Card:
+    """Write the network of a finished run, the best of `of`, with its card into `directory`."""
+    from safetensors.torch import save
+
+    from stpn.config import from_dict
+    from stpn.training import checkpoint
+
+    summary = run.summary
+    assert summary is not None, "only finished runs are shipped"
+    config = from_dict(run.config)
+    weights = checkpoint.read(run.checkpoint)["trainer"]["model"]
+    content = save({name: tensor.contiguous() for name, tensor in weights.items()})
+    name = f"{config.task}-{config.model}"
+    if len(content) > LARGEST:
+        raise TooLarge(
+            f"{name} has {len(content):,} bytes, more than the {LARGEST:,} of a shipped network"
+        )
+    metric = summary["metric"].replace("_", " ")
+    card = Card(
+        name=name,
+        task=config.task,
+        model=config.model,
+        seed=config.seed,
+        hidden_size=config.hidden_size or 0,
+        parameters=summary["parameters"],
+        metric=summary["metric"],
+        proficiency=rounded(summary["proficiency"]),
+        power=rounded(summary["power"]),
+        done=summary["done"],
+        unit=summary["unit"],
+        chosen=f"the highest {metric} of {of} seeds" if of > 1 else "the only seed",
+        command=command(config),
+        paper=summary["paper"],
+        versions=summary["versions"],
+        commit=summary["commit"],
+        config=run.config,
+        sha256=hashlib.sha256(content).hexdigest(),
+    )
+    with explain_os_errors(f"create {directory}"):
+        directory.mkdir(parents=True, exist_ok=True)
+    write_atomic(directory / f"{name}.safetensors", content)
+    write_json(directory / f"{name}.json", dataclasses.asdict(card))
+    return card
+
+
+def command(config: RunConfig) -> str:
+    """The `stpn train` that makes this run: what is not a default is a flag."""
+    default = experiments.default_config(config.task, config.model).to_dict()
+    words = ["stpn", "train", config.task, "--model", config.model, "--seed", str(config.seed)]
+    for name, value in config.to_dict().items():
+        if name in ("task", "model", "seed") or value == default[name]:
+            continue
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            words += [f"--{flag}", str(value)]
+    return " ".join(words)
+
+
+def _split(name: str) -> tuple[str, str]:
+    task, _, model = name.rpartition("-")
+    return task, model
+
+
+def _rank(task: str, model: str) -> tuple[int, int, str, str]:
+    tasks, models = list(experiments.TASKS), list(experiments.MODELS)
+    return (
+        tasks.index(task) if task in tasks else len(tasks),
+        models.index(model) if model in models else len(models),
+        task,
+        model,
+    )
+
+
+def _beside(paper: Mapping[str, list[float]], key: str) -> str:
+    if key not in paper:
+        return ""
+    mean, std = paper[key]
+    return f" (paper: {mean:g} ± {std:g})"
