@@ -47,6 +47,13 @@ Run: TypeAlias = Callable[
 ]
 
 
+class BoundStep(Protocol):
+    """One more time step of a stream."""
+
+    def __call__(self, reset: Tensor | None = None) -> Tensor:
+        """reset bool (B,) -> y (B, H)"""
+
+
 class PowerObserver(Protocol):
     """Told the power of every layer and direction that ran."""
 
@@ -203,8 +210,7 @@ class Recurrence(nn.Module):
             y, power = y.squeeze(1), None if power is None else power.squeeze(1)
         else:
             if reset is not None:
-                for value in state:
-                    value.masked_fill_(reset.reshape(-1, *(1,) * (value.dim() - 1)), 0)
+                _clear(state, reset)
             y, power = self._step(x, state, suffix, power_weight)
         if self._power_observer is not None and power is not None:
             self._power_observer(power.unsqueeze(1), None, suffix)
@@ -383,6 +389,32 @@ class RecurrentCore(Recurrence):
                 return self._stream(x, states, reset, self._drop)
         return self._stream(x, states, reset, self._drop)
 
+    @torch.no_grad()
+    def bound_step(self, x: Tensor, state: tuple[Any, ...]) -> BoundStep:
+        """`step` without gradients on the same tensors again and again: `y = bound(reset=None)`.
+
+        Each call reads x (B, I), which the caller fills, and updates `state` in place. y (B, H)
+        belongs to the core: the next call may overwrite it. Bind anew when parameters have been
+        replaced rather than changed in place.
+        """
+        self._checked_input(x, (2,), "(B, I)")
+        self._checked_states(state, x.shape[:1])
+        fast = self._bound_kernel(x, state[0]) if len(state) == 1 else None
+
+        @torch.no_grad()
+        def bound(reset: Tensor | None = None) -> Tensor:
+            if fast is None or self._power_observer is not None:
+                return self.step(x, state, reset)[0]
+            if reset is not None:
+                _clear(state[0], reset)
+            return fast()
+
+        return bound
+
+    def _bound_kernel(self, x: Tensor, state: Any) -> Callable[[], Tensor] | None:
+        """A step of the only layer without any overhead, if the model has one for these tensors."""
+        return None
+
     def _checked_input(self, x: object, ranks: tuple[int, ...], shapes: str) -> Tensor:
         like = self._like()
         x = checks.tensor("x", x, like.device, _expected_dtype(like))
@@ -530,6 +562,12 @@ def last_step(y: Tensor, lengths: Tensor | None) -> Tensor:
     if lengths is None:
         return y[:, -1].clone()
     return y[torch.arange(y.shape[0], device=y.device), lengths - 1]
+
+
+def _clear(state: Any, reset: Tensor) -> None:
+    """Zero the state of the sequences that start anew, reset (B,)."""
+    for value in state:
+        value.masked_fill_(reset.reshape(-1, *(1,) * (value.dim() - 1)), 0)
 
 
 def _expected_dtype(like: Tensor) -> torch.dtype | None:

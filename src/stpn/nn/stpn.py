@@ -22,6 +22,7 @@ suffix, and write `lambda_`, as Python keeps the word for itself.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -203,6 +204,15 @@ class _Neurons(_Plastic):
         )
         state.h.copy_(y)
         return y, power
+
+    def _bound_kernel(self, x: Tensor, state: STPNState) -> Callable[[], Tensor] | None:
+        ((_, suffix),) = self._layers()
+        tensors = self._tensors(suffix)
+        stored = self._parameters.get(f"weight{suffix}"), self._parameters.get(f"lambda{suffix}")
+        # What was computed from the parameters (another dtype, padding) would not change with them.
+        if self.norm_scale_learnt or tensors[0] is not stored[0] or tensors[2] is not stored[1]:
+            return None
+        return backends.bound_stpn_step(x, state.h, state.f, *tensors, options=self._in_use())
 
 
 class _FeedForward(_Neurons):

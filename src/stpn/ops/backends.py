@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,11 +24,11 @@ _logger = logging.getLogger("stpn")
 
 try:
     from stpn import _native
-    from stpn.ops import native, native_rivals
+    from stpn.ops import native, native_rivals, native_stream
 
     _native_problem = ""
 except ImportError as error:
-    native = native_rivals = None  # type: ignore[assignment]
+    native = native_rivals = native_stream = None  # type: ignore[assignment]
     _native_problem = (
         f"the compiled module is missing ({error}); a C++ compiler was needed at install"
     )
@@ -154,6 +155,13 @@ def stpn_step_(x: Tensor, *tensors: Any, **options: Any) -> tuple[Tensor, Tensor
     if _runs_native(_unsupported(options["options"], None), x):
         return native.stpn_step_(x, *tensors, **options)
     return reference.stpn_step_(x, *tensors, **options)
+
+
+def bound_stpn_step(x: Tensor, *tensors: Any, **options: Any) -> Callable[[], Tensor] | None:
+    """The kernel of `stpn_step_`, ready to run on these tensors; None if it cannot."""
+    if _runs_native(_unsupported(options["options"], None), x):
+        return native_stream.BoundStep(x, *tensors, **options)
+    return None
 
 
 def stpn_lstm_step_(x: Tensor, *tensors: Any, **options: Any) -> tuple[Tensor, Tensor | None]:

@@ -44,9 +44,21 @@ REWARD = 10.0
 # An observation: 9 walls, 0, 1 (bias), step / 200, previous reward, previous action one-hot.
 OBSERVATION_SIZE = 17
 _BIAS, _CLOCK, _REWARD, _ACTION = 10, 11, 12, 13
-_ONE_HOT = np.eye(len(ACTIONS), dtype=np.float32)
 
 Observation = npt.NDArray[np.float32]
+
+
+def _observations() -> Observation:
+    """What is seen in each cell after each action, but for clock and reward: (CELLS * 4, 17)."""
+    table = np.zeros((CELLS, len(ACTIONS), OBSERVATION_SIZE), dtype=np.float32)
+    table[..., :9] = VIEW[:, np.newaxis]
+    table[..., _BIAS] = 1.0
+    table[..., _ACTION:] = np.eye(len(ACTIONS), dtype=np.float32)
+    return table.reshape(-1, OBSERVATION_SIZE)
+
+
+_SEEN = _observations()
+_STEP = STEP.ravel()  # (CELLS * 4,)
 
 
 def _observation_space() -> gym.Space[Observation]:
@@ -200,12 +212,14 @@ class MazeVectorEnv(VectorEnv[Observation, npt.NDArray[np.int64], npt.NDArray[An
         actions = np.asarray(actions)
         if actions.shape != (self.num_envs,):
             raise ValueError(f"actions must have shape ({self.num_envs},), got {actions.shape}")
-        if actions.min() < 0 or actions.max() >= len(ACTIONS):
+        if np.bitwise_or.reduce(actions) & ~3:  # some bit beyond those of 0 to 3, or a sign
             raise ValueError(f"actions must be 0, 1, 2 or 3 ({', '.join(ACTIONS)}), got {actions}")
 
-        np.multiply(self.cell, len(ACTIONS), out=self._index)
-        self._index += actions
-        np.take(STEP.ravel(), self._index, out=self.cell)
+        # All indices are in range; with mode="clip" NumPy writes to `out` without a detour.
+        index, observation = self._index, self._observation
+        np.multiply(self.cell, len(ACTIONS), out=index)
+        index += actions
+        _STEP.take(index, out=self.cell, mode="clip")
         np.equal(self.cell, self.reward_cell, out=self._hit)
         np.multiply(self._hit, REWARD, out=self._reward)
         (hit,) = self._hit.nonzero()
@@ -213,11 +227,11 @@ class MazeVectorEnv(VectorEnv[Observation, npt.NDArray[np.int64], npt.NDArray[An
             self.cell[hit] = random_open_except(self.np_random, self.reward_cell[hit])
 
         self._step += 1
-        observation = self._observation
-        observation[:, :9] = VIEW.take(self.cell, axis=0)
-        observation[:, _CLOCK] = self._step * (1 / EPISODE_STEPS)
+        np.multiply(self.cell, len(ACTIONS), out=index)
+        index += actions
+        _SEEN.take(index, axis=0, out=observation, mode="clip")
+        np.multiply(self._step, 1 / EPISODE_STEPS, out=observation[:, _CLOCK], casting="same_kind")
         observation[:, _REWARD] = self._reward
-        observation[:, _ACTION:] = _ONE_HOT.take(actions, axis=0)
 
         np.greater_equal(self._step, EPISODE_STEPS, out=self._done)
         done = self._done

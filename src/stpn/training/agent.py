@@ -9,6 +9,7 @@ Notation: B environments, T steps, P parameters of the policy.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -104,6 +105,28 @@ class Agent(nn.Module):
         """One time step: (B, ...) -> heads (B, P + 1). Under no_grad `state` changes in place."""
         y, state = self.core.step(self.encoder(observation), state, reset)
         return self.heads(y), state
+
+    @torch.no_grad()
+    def acting(self, observation: Tensor, state: State) -> Callable[[Tensor | None], Tensor]:
+        """`step` on the same tensors again and again, for as long as no parameter is replaced.
+
+        Each call of the result takes a reset mask or None, reads `observation` (B, ...), which the
+        caller fills, and updates `state`. The heads (B, P + 1) are overwritten by the next call.
+        """
+        encoded = self.encoder(observation)
+        as_it_is = encoded.data_ptr() == observation.data_ptr()
+        x = encoded.contiguous()  # (B, I)
+        core = self.core.bound_step(x, state)
+        weight, bias = self.heads.weight.t(), self.heads.bias
+        heads = x.new_empty(len(x), len(bias))
+
+        @torch.no_grad()
+        def act(reset: Tensor | None = None) -> Tensor:
+            if not as_it_is:
+                x.copy_(self.encoder(observation))
+            return torch.addmm(bias, core(reset), weight, out=heads)
+
+        return act
 
     def forward(
         self, observation: Tensor, state: State | None = None, reset: Tensor | None = None

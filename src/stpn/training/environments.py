@@ -43,9 +43,11 @@ class Worlds:
         self.observation_shape: tuple[int, ...] = space.shape
         self.observation_dtype = _tensor_dtype(space.dtype)
         self.observation = torch.zeros(self.count, *space.shape, dtype=self.observation_dtype)
-        """(B, ...) what to act on."""
+        """(B, ...) what to act on; always the same tensor."""
+        self._observation = self.observation.numpy()
         self.first: Flags = np.ones(self.count, dtype=bool)
         """(B,) the observation is an episode's first."""
+        self.any_first = True
         self.starting: Flags = np.zeros(self.count, dtype=bool)
         """(B,) the coming step only starts an episode (NEXT_STEP)."""
 
@@ -55,8 +57,9 @@ class Worlds:
             observation, _ = self.env.reset(seed=seed)
         except Exception as error:
             raise EnvironmentFailure(f"the environment raised {error!r} at reset") from error
-        self.observation = self.tensor(_checked(observation))
+        self._observation[...] = _checked(observation)
         self.first = np.ones(self.count, dtype=bool)
+        self.any_first = True
         self.starting = np.zeros(self.count, dtype=bool)
 
     def step(
@@ -69,12 +72,13 @@ class Worlds:
             raise EnvironmentFailure(f"the environment raised {error!r}") from error
         if not _finite(reward):
             raise EnvironmentFailure(f"the environment returned a reward of {_worst(reward)}")
-        self.observation = self.tensor(_checked(observation))
+        self._observation[...] = _checked(observation)
         ended = terminated | truncated
         if self.same_step:
             self.first = ended
         else:
             self.first, self.starting = self.starting, ended
+        self.any_first = bool(self.first.any())
         return reward, terminated, truncated, infos
 
     def tensor(self, observation: npt.NDArray[Any]) -> Tensor:
@@ -99,8 +103,9 @@ class Worlds:
                 f"the checkpoint is of {len(saved['first'])} environments, not {self.count}"
             )
         self.env.load_state_dict(saved["env"])
-        self.observation = saved["observation"]
+        self.observation.copy_(saved["observation"])
         self.first, self.starting = saved["first"], saved["starting"]
+        self.any_first = bool(self.first.any())
 
     def close(self) -> None:
         self.env.close()

@@ -61,7 +61,7 @@ class Player(AbstractContextManager["Player"]):
     def step(self) -> tuple[npt.NDArray[Any], tuple[Any, Flags, Flags, dict[str, Any]]]:
         """The core's power (B,) and what `Worlds.step` returned."""
         worlds, policy = self.worlds, self.agent.policy
-        reset = torch.from_numpy(worlds.first) if worlds.first.any() else None
+        reset = torch.from_numpy(worlds.first) if worlds.any_first else None
         self._readings.clear()
         heads, self._state = self.agent.step(worlds.observation, self._state, reset)
         power = torch.cat(self._readings, dim=1).sum(1).numpy()

@@ -84,25 +84,31 @@ class Actor:
     @torch.no_grad()
     def collect(self, generator: torch.Generator) -> Rollout:
         """Act for `steps` steps; the actions' randomness comes from `generator`."""
-        agent, policy, worlds, rollout = self.agent, self.agent.policy, self.worlds, self._rollout
+        policy, worlds, rollout = self.agent.policy, self.worlds, self._rollout
         rollout.states, rollout.episode_rewards = [], []
         rollout.bootstrap[:] = 0.0
+        rollout.reset.zero_()
+        rollout.valid[:] = True
+        # Through NumPy, because an assignment to a piece of a tensor costs ten times as much.
         observations, actions = rollout.observations.numpy(), rollout.actions.numpy()
         outputs, resets = rollout.heads.numpy(), rollout.reset.numpy()
+        observation = worlds.observation.numpy()  # (B, ...) changes with each step
         noise = policy.noise(worlds.count, self.steps, generator=generator)
+        act = self.agent.acting(worlds.observation, self._state)
         for t in range(self.steps):
             if t % rollout.chunk == 0:
                 rollout.states.append(clone(self._state))
-            reset = torch.from_numpy(worlds.first) if worlds.first.any() else None
-            output, self._state = agent.step(worlds.observation, self._state, reset)
-            heads = output.numpy()
+            reset = None
+            if worlds.any_first:
+                resets[:, t] = worlds.first
+                reset = torch.from_numpy(worlds.first)
+            if not worlds.same_step:
+                rollout.valid[:, t] = ~worlds.starting
+            heads = act(reset).numpy()
             action = policy.sample(heads[:, :-1], noise[:, t])
-            # Through NumPy, because an assignment to a piece of a tensor costs ten times as much.
-            observations[:, t] = worlds.observation.numpy()
+            observations[:, t] = observation
             outputs[:, t] = heads
             actions[:, t] = action
-            resets[:, t] = worlds.first
-            rollout.valid[:, t] = ~worlds.starting
 
             before = time.perf_counter()
             reward, terminated, truncated, infos = worlds.step(policy.to_env(action))
