@@ -1,0 +1,88 @@
+"""A step bound to its tensors is `step`, bit for bit, for every core and option."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from stpn import EnergyMeter
+from stpn.nn import STPNf, STPNr
+from stpn.nn.registry import build, models
+
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
+
+BATCH, STEPS, INPUTS, HIDDEN = 3, 6, 4, 5
+OPTIONS = [
+    {},
+    {"norm": "post", "clamp": 0.5, "plastic": "input"},
+    {"norm": None, "clamp": 0.1, "stp": "neuron"},
+    {"norm_scale": True, "rule": "oja", "stp": "uniform"},
+    {"num_layers": 2},
+    {"dtype": torch.float64},
+    {"dtype": torch.bfloat16},
+]
+
+
+def compare(core: torch.nn.Module) -> None:
+    dtype = next(core.parameters()).dtype
+    inputs = torch.randn(STEPS, BATCH, INPUTS).to(dtype)
+    reset = torch.rand(STEPS, BATCH) > 0.6
+    x = torch.zeros(BATCH, INPUTS, dtype=dtype)
+    state, bound_state = core.initial_state(BATCH), core.initial_state(BATCH)
+    bound = core.bound_step(x, bound_state)
+    with torch.no_grad():
+        for t in range(STEPS):
+            if t == 3:  # learning between two steps, in place
+                for parameter in core.parameters():
+                    parameter.mul_(1.5)
+            mask = reset[t] if t % 2 else None
+            y, state = core.step(inputs[t], state, mask)
+            x.copy_(inputs[t])
+            torch.testing.assert_close(bound(mask), y, rtol=0, atol=0)
+            for layer, bound_layer in zip(state, bound_state, strict=True):
+                torch.testing.assert_close(tuple(bound_layer), tuple(layer), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", models())
+def test_every_core(name: str) -> None:
+    compare(build(name, INPUTS, HIDDEN, batch_first=True))
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("layer_type", [STPNf, STPNr])
+def test_every_option(layer_type: type, options: dict) -> None:
+    core = layer_type(INPUTS, HIDDEN, **options)
+    with torch.no_grad():
+        core.gamma_l0.mul_(1000)
+    compare(core)
+
+
+def test_a_meter_sees_bound_steps() -> None:
+    core = STPNr(INPUTS, HIDDEN)
+    x = torch.randn(BATCH, INPUTS)
+    bound = core.bound_step(x, core.initial_state(BATCH))
+    with EnergyMeter(core) as meter:
+        bound()
+    with EnergyMeter(core) as expected, torch.no_grad():
+        core.step(x)
+    assert meter.power == expected.power > 0
+
+
+def test_autograd_notices_the_changed_state() -> None:
+    core = STPNr(INPUTS, HIDDEN)
+    state = core.initial_state(BATCH)
+    product = state[0].f * torch.ones(1, requires_grad=True)
+    core.bound_step(torch.randn(BATCH, INPUTS), state)()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.sum().backward()
+
+
+def test_wrong_tensors_are_refused_when_bound() -> None:
+    core = STPNr(INPUTS, HIDDEN)
+    state = core.initial_state(BATCH)
+    with pytest.raises(ValueError, match="x: expected"):
+        core.bound_step(torch.zeros(BATCH, INPUTS + 1), state)
+    with pytest.raises(ValueError, match=r"state\[0\]"):
+        core.bound_step(torch.zeros(BATCH + 1, INPUTS), state)
+    with pytest.raises(ValueError, match="x: expected a contiguous tensor"):
+        core.bound_step(torch.zeros(INPUTS, BATCH).t(), state)
