@@ -114,7 +114,7 @@ class LocalExecutor:
         results = {job: Result(job, "skipped") for job in jobs if job.state == "finished"}
         self._waiting.extend(job for job in jobs if job.state != "finished")
         try:
-            with _forwarded_signals(self._interrupt):
+            with forwarded_signals(self._interrupt):
                 while self._waiting or self._processes:
                     while self._waiting and len(self._processes) < self._workers:
                         self._launch(self._waiting.popleft())
@@ -197,7 +197,7 @@ def _result(job: Job, code: int, last: dict[str, Any], log: Iterable[str]) -> Re
     return Result(job, "failed", f"{cause}: {tail[-1]}" if tail else cause)
 
 
-class _forwarded_signals:
+class forwarded_signals:
     """While inside, Ctrl-C and SIGTERM call `interrupt` instead of ending this process."""
 
     def __init__(self, interrupt: Callable[[], None]) -> None:

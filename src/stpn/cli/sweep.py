@@ -5,9 +5,11 @@ from __future__ import annotations
 import signal
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -19,7 +21,7 @@ from stpn.cli._format import duration, figure
 from stpn.cli._progress import emit
 from stpn.config import RunConfig
 from stpn.errors import ConfigError
-from stpn.sweep import Event, Job, LocalExecutor, Result, plan
+from stpn.sweep import Event, Executor, Job, LocalExecutor, Result, plan
 
 
 @dataclass(frozen=True)
@@ -35,14 +37,26 @@ class Sweep:
     """Models, or all: those that the paper trained on the task."""
     seeds: int | None = None
     """Number of seeds, from 0 on. None: as many as the paper used."""
-    jobs: int = 1
-    """Runs at the same time, one process each."""
+    jobs: int | None = None
+    """Runs at the same time, one process each. None: one; with --ray, as many as there is room."""
     out: Path = Path("runs")
     """Root of the run directories."""
     json: bool = False
     """Print JSON, one object a line, and nothing else."""
     dry_run: bool = False
     """Only say what would be done."""
+    ray: bool = False
+    """Run on a Ray cluster (extra `ray`): the one of --address, else an instance of its own."""
+    address: str | None = None
+    """With --ray: HOST:PORT of the cluster, or auto: one that runs here or that RAY_ADDRESS names,
+    and must exist."""
+    cpus: float | None = None
+    """With --ray: processors that a run reserves. None: its threads."""
+    memory_gb: float | None = None
+    """With --ray: memory that a run reserves, in GiB."""
+    storage: Literal["auto", "shared", "fetch"] = "auto"
+    """With --ray: whether workers see OUT (shared) or send every checkpoint (fetch); auto: they
+    look."""
 
 
 def run(arguments: list[str]) -> int:
@@ -53,9 +67,31 @@ def run(arguments: list[str]) -> int:
             print(f"{job.state:<9} {job.path}")
         return 0
     overview = _Overview(jobs, as_json=options.json)
-    with overview:
-        results = LocalExecutor(options.jobs).execute(jobs, overview.on_event)
+    with _executor(options) as executor, overview:
+        results = executor.execute(jobs, overview.on_event)
     return _conclude(results, as_json=options.json)
+
+
+@contextmanager
+def _executor(options: Sweep) -> Iterator[Executor]:
+    if not options.ray:
+        for name in ("address", "cpus", "memory_gb"):
+            if getattr(options, name) is not None:
+                flag = name.replace("_", "-")
+                raise ConfigError(f"--{flag} is for a sweep on Ray: add --ray")
+        yield LocalExecutor(1 if options.jobs is None else options.jobs)
+        return
+    from stpn.scale.cluster import Resources, connected
+
+    resources = None
+    if options.cpus is not None or options.memory_gb is not None:
+        memory = None if options.memory_gb is None else int(options.memory_gb * 2**30)
+        resources = Resources(1.0 if options.cpus is None else options.cpus, memory)
+        resources.check()
+    with connected(options.address) as ray:
+        from stpn.scale.sweep import RayExecutor
+
+        yield RayExecutor(ray, resources=resources, jobs=options.jobs, storage=options.storage)
 
 
 def grid(options: Sweep, flags: list[str]) -> list[RunConfig]:
@@ -124,6 +160,8 @@ class _Overview:
             self._bars[job] = self._live.add_task(job.name, total=content["total"], facts="")
             if not self._console.is_terminal:
                 self._console.print(f"{_clock()} started {job.name}", highlight=False)
+        elif event.kind == "lost":
+            self._lost(job, content["message"])
         elif event.kind == "row":
             self._rows[job] = content
         elif event.kind == "finished":
@@ -151,6 +189,12 @@ class _Overview:
             self._live.console.print(
                 line, style=style, highlight=False, markup=False, soft_wrap=True
             )
+
+    def _lost(self, job: Job, cause: str) -> None:
+        if job in self._bars:
+            self._live.remove_task(self._bars.pop(job))
+        line = f"{_clock()} lost {job.name}, taken up again from its checkpoint: {cause}"
+        self._live.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def _update_all(self) -> None:
         worked = sum(self._shares.values())

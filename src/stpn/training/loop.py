@@ -36,6 +36,9 @@ class Reporter:
     def measured(self, row: Row) -> None:
         """A row was added to the metrics."""
 
+    def saved(self, run: Run) -> None:
+        """A checkpoint was written."""
+
     def evaluating(self, trainer: Trainer) -> None:
         """Training is over, the final figures are next."""
 
@@ -60,6 +63,10 @@ class Several(Reporter):
     def measured(self, row: Row) -> None:
         for reporter in self._reporters:
             reporter.measured(row)
+
+    def saved(self, run: Run) -> None:
+        for reporter in self._reporters:
+            reporter.saved(run)
 
     def evaluating(self, trainer: Trainer) -> None:
         for reporter in self._reporters:
@@ -140,6 +147,7 @@ class Loop:
         }
         checkpoint.write(self.run.checkpoint, state)
         self.saved_at = self.trainer.done
+        self.reporter.saved(self.run)
 
     def train(self) -> bool:
         """Work until all is done (True) or a stop is requested (False); saved in either case."""
