@@ -15,7 +15,8 @@ pytest.importorskip("matplotlib")
 from stpn.cli import main
 from stpn.report import build
 from stpn.report import figures as figures_module
-from stpn.training.session import restored
+from stpn.runs import Run
+from stpn.zoo import Shelf, ship
 
 FIGURES = ("figure1-proficiency", "figure2-power", "figure3-power-proficiency", "figure4-ablation")
 
@@ -39,16 +40,16 @@ def test_a_report_of_trained_runs(
     for picture in re.findall(r"\]\(([^)]+)\)", markdown):
         assert (out / picture).is_file(), picture
     data = json.loads(re.search(r'id="report-data">(.*?)</script>', page, re.S)[1])
-    names = [network["name"] for network in data["networks"]]
+    names = [n["name"] for n in data["networks"] if "package" not in n["name"]]
     assert names == ["STPNr, seed 0", "STPNl, seed 0", "STPNf uniform, seed 0", "LSTM, seed 0"]
     assert "trained for under 1% of the protocol" in data["networks"][0]["about"]
     assert "ModPlast: the page cannot run ModPlast" in page
 
 
 def test_results_without_checkpoints_say_why_the_viewer_is_empty(tmp_path: Path) -> None:
-    report = build(write_grid(tmp_path / "results", tasks=["art"], seeds=1), tmp_path / "out")
-    assert not report.grid.problems
-    page = report.page.read_text()
+    written = build(write_grid(tmp_path / "results", tasks=["art"], seeds=1), tmp_path / "out")
+    assert not written.report.grid.problems
+    page = written.page.read_text()
     assert "No trained network" in page
     assert "no checkpoint beside its results" in page
     assert not list((tmp_path / "out/figures").glob("figure5*"))
@@ -56,13 +57,17 @@ def test_results_without_checkpoints_say_why_the_viewer_is_empty(tmp_path: Path)
         assert (tmp_path / "out/figures" / f"{name}.svg").is_file()
 
 
-def test_networks_of_the_package_stand_in_for_checkpoints(trained: Path, tmp_path: Path) -> None:
+def test_networks_of_a_shelf_stand_in_for_checkpoints(trained: Path, tmp_path: Path) -> None:
+    card = ship(Run(trained / "art/stpnr/seed0"), 1, tmp_path / "networks")
+    ship(Run(trained / "art/lstm/seed0"), 1, tmp_path / "networks")
     write_result(tmp_path / "results", "art", "stpnr", 0)
-    with restored(trained / "art/stpnr/seed0") as trainer:
-        report = build(tmp_path / "results", tmp_path / "out", shipped={"stpnr": trainer.model})
-    assert "STPNr, from the package" in report.page.read_text()
-    assert [picture.number for picture in report.pictures] == [5, 6]
-    assert "comes with the package" in (tmp_path / "out/figures/figure5-synapses.svg").read_text()
+    written = build(tmp_path / "results", tmp_path / "out", shelf=Shelf(tmp_path / "networks"))
+    page = written.page.read_text()
+    assert "STPNr, from the package" in page
+    assert "LSTM, from the package" in page  # also where nothing was run
+    assert [picture.number for picture in written.report.pictures] == [5, 6]
+    words = f"art-stpnr of the package: seed 0, 11 hidden units, accuracy {card.proficiency:.2f}%"
+    assert words in (tmp_path / "out/figures/figure5-synapses.svg").read_text()
 
 
 def test_one_damaged_run_does_not_cost_the_report(
@@ -83,9 +88,9 @@ def test_a_damaged_checkpoint_costs_its_figures_only(trained: Path, tmp_path: Pa
         if file.is_file():
             (run / file.name).write_bytes(file.read_bytes())
     (run / "checkpoint.safetensors").write_bytes(b"\0" * 100)
-    report = build(tmp_path / "runs", tmp_path / "out")
-    assert re.search(r"Not in the viewer: STPNr: [^<]* is damaged", report.page.read_text())
-    assert not report.pictures
+    written = build(tmp_path / "runs", tmp_path / "out")
+    assert re.search(r"Not in the viewer: STPNr: [^<]* is damaged", written.page.read_text())
+    assert not written.report.pictures
     assert (tmp_path / "out/figures/figure1-proficiency.svg").is_file()
 
 
@@ -94,7 +99,8 @@ def test_an_empty_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]) == 0
     assert "no run was found" in capsys.readouterr().out
     assert "98.55 ± 2.76" in (tmp_path / "out/report.md").read_text()
-    assert not list((tmp_path / "out/figures").iterdir())
+    drawn = (tmp_path / "out/figures").iterdir()
+    assert all("figure5" in path.name or "figure6" in path.name for path in drawn)
 
 
 def test_pictures_of_an_earlier_report_do_not_stay(tmp_path: Path) -> None:
@@ -176,8 +182,8 @@ def test_without_matplotlib_the_extra_is_named(
 def test_five_hundred_runs_in_half_a_minute(tmp_path: Path) -> None:
     write_grid(tmp_path / "runs", seeds=14)  # 36 groups
     clock = time.process_time()  # other work on the machine is not the report's
-    report = build(tmp_path / "runs", tmp_path / "out")
+    written = build(tmp_path / "runs", tmp_path / "out")
     seconds = time.process_time() - clock
-    assert sum(1 for _ in report.grid.runs) >= 500
+    assert sum(1 for _ in written.report.grid.runs) >= 500
     assert seconds < 30
-    assert report.page.stat().st_size < 1_500_000
+    assert written.page.stat().st_size < 1_500_000

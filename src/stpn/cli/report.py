@@ -11,6 +11,7 @@ import tyro
 from rich.console import Console
 
 from stpn._files import explain_os_errors
+from stpn.errors import ConfigError
 from stpn.report.verdicts import TaskVerdict
 
 
@@ -23,28 +24,41 @@ class Arguments:
     out: Path = Path("report")
     """Where the report goes: index.html, report.md, tables/ and figures/."""
     notes: Path | None = None
-    """Markdown file with what else there is to say; it goes below the verdicts."""
+    """Markdown file with what else there is to say; it goes below the verdicts. None: the file
+    notes.md beside the runs, if there is one."""
+    docs: Path | None = None
+    """Also write results.md and its figures into this directory."""
+    readme: Path | None = None
+    """Also fill the part of this file between <!-- results --> and <!-- /results -->; its links
+    lead to the directory of --docs."""
     json: bool = False
     """Print JSON: verdicts, problems and files."""
 
 
 def run(arguments: list[str]) -> int:
     options = tyro.cli(Arguments, args=arguments, prog="stpn report")
-    from stpn.report import build  # matplotlib takes its time to load
+    if options.readme is not None and options.docs is None:
+        raise ConfigError("readme: its links lead to the directory of --docs, which is missing")
+    from stpn.report import build, publish  # matplotlib takes its time to load
+    from stpn.zoo import pretrained
 
-    notes = ""
-    if options.notes is not None:
-        with explain_os_errors(f"read {options.notes}"):
-            notes = options.notes.read_text(encoding="utf-8")
+    notes = read_notes(options.runs, options.notes)
     console = Console(stderr=options.json, soft_wrap=True)
     with console.status("reading runs") as status:
-        report = build(options.runs, options.out, notes=notes, progress=status.update)
+        written = build(
+            options.runs, options.out, notes=notes, shelf=pretrained, progress=status.update
+        )
+    report, files = written.report, written.files
+    if options.docs is not None:
+        files += publish.write_docs(written, options.docs)
+        if options.readme is not None:
+            files.append(publish.write_readme(report, options.readme, options.docs))
     if options.json:
         verdicts = {v.task: {"claim": v.claim.value, "headline": v.headline,
                              "complete": v.runs_complete, "wanted": v.runs_wanted}
                     for v in report.verdicts}  # fmt: skip
-        files = [str(path) for path in report.files]
-        print(json.dumps({"verdicts": verdicts, "problems": report.grid.problems, "files": files}))
+        content = {"verdicts": verdicts, "problems": report.grid.problems}
+        print(json.dumps({**content, "files": [str(path) for path in files]}))
         return 0
     for verdict in report.verdicts:
         console.print(_line(verdict), highlight=False)
@@ -52,10 +66,21 @@ def run(arguments: list[str]) -> int:
         console.print(f"[red]problem:[/red] {_escaped(problem)}", highlight=False)
     if not report.grid.groups:
         console.print(
-            f"no run was found in {options.runs}: the report shows the paper's figures alone"
+            f"no run was found in {options.runs}: the report has the paper's figures, and the "
+            "trained networks of the package"
         )
-    print(f"page: {report.page}")
+    print(f"page: {written.page}")
     return 0
+
+
+def read_notes(runs: Path, file: Path | None) -> str:
+    """What stands in the file of notes, or in the one beside the runs."""
+    beside = runs / "notes.md"
+    path = file or (beside if beside.is_file() else None)
+    if path is None:
+        return ""
+    with explain_os_errors(f"read {path}"):
+        return path.read_text(encoding="utf-8")
 
 
 def _line(verdict: TaskVerdict) -> str:

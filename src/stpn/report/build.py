@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from stpn import experiments
@@ -18,7 +17,7 @@ from stpn.report.tables import LEGEND, Table, tables
 from stpn.report.verdicts import TaskVerdict, verdicts
 
 if TYPE_CHECKING:
-    from stpn.training.supervised import SequenceModel
+    from stpn.zoo import Shelf
 
 Progress = Callable[[str], None]
 
@@ -39,15 +38,41 @@ class Picture:
 
 @dataclass(frozen=True)
 class Report:
-    """What was built, and where it lies."""
+    """What there is to say about the runs of a directory, before it is drawn or written."""
 
     grid: Grid
+    notes: str  # Markdown
     verdicts: list[TaskVerdict]
     tables: list[Table]
     plots: list[Plot]
     pictures: list[Picture]
+    networks: dict[str, Found]
+    """ART networks by model."""
+    no_network: dict[str, str]
+    """Why a model has none."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """A report on disk."""
+
+    report: Report
     files: list[Path]
     page: Path
+
+
+def gather(root: str | Path, *, notes: str = "", shelf: Shelf | None = None) -> Report:
+    """Read all runs under `root` and judge them.
+
+    `notes` is Markdown that goes into the report. `shelf` has trained networks for the synapse
+    viewer and figures 5 and 6, where results come without checkpoints.
+    """
+    grid = collect(root)
+    found, reasons = find(grid, shelf)
+    main = found.get(experiments.get(TASK).models[0])
+    return Report(
+        grid, notes, verdicts(grid), tables(grid), plots(grid), _pictures(main), found, reasons
+    )
 
 
 def build(
@@ -55,13 +80,10 @@ def build(
     out: str | Path,
     *,
     notes: str = "",
-    shipped: Mapping[str, SequenceModel] = MappingProxyType({}),
+    shelf: Shelf | None = None,
     progress: Progress = lambda _: None,
-) -> Report:
-    """Read all runs under `root` and write the report into `out`.
-
-    `notes` is Markdown for it. `shipped` has ART networks by model, for the synapse viewer and
-    figures 5 and 6 where results come without checkpoints. What is written:
+) -> Written:
+    """Write the report on all runs under `root` into `out`; the rest is as in `gather`.
 
     - index.html: the page
     - report.md: verdicts, tables and figures in Markdown
@@ -70,8 +92,8 @@ def build(
     """
     out = Path(out)
     progress("reading runs")
-    grid = collect(root)
-    report = Report(grid, verdicts(grid), tables(grid), plots(grid), [], [], out / "index.html")
+    report = gather(root, notes=notes, shelf=shelf)
+    written = Written(report, [], out / "index.html")
     with explain_os_errors(f"write the report to {out}"):
         for directory in (out, out / "tables", out / "figures"):
             directory.mkdir(parents=True, exist_ok=True)
@@ -79,22 +101,19 @@ def build(
             for suffix, text in (
                 ("md", table.markdown()), ("csv", table.csv()), ("html", table.html()),
             ):  # fmt: skip
-                _write(report, out / "tables" / f"{table.name}.{suffix}", text)
+                _write(written, out / "tables" / f"{table.name}.{suffix}", text)
         for plot in report.plots:
             progress(f"figure {plot.number}")
-            _draw(report, plot, out / "figures")
+            _draw(written, plot, out / "figures")
         progress("figures 5 and 6")
-        found, reasons = find(grid, shipped)
-        _draw_network(report, found.get(experiments.get(TASK).models[0]), out / "figures")
+        _draw_pictures(written, out / "figures")
         progress("the page")
-        _write(report, out / "report.md", markdown(report, notes))
-        exported, not_shown = networks(found, reasons)
-        parts = (report.verdicts, report.tables, report.plots, exported, not_shown, notes)
-        _write(report, report.page, page.render(grid, *parts))
-    return report
+        _write(written, out / "report.md", markdown(report))
+        _write(written, written.page, _page(report))
+    return written
 
 
-def markdown(report: Report, notes: str = "") -> str:
+def markdown(report: Report) -> str:
     """The report as one Markdown page, its pictures beside it in figures/."""
     lines = ["# Results", "", "## Verdict by task", ""]
     for verdict in report.verdicts:
@@ -103,8 +122,8 @@ def markdown(report: Report, notes: str = "") -> str:
         lines += [f"  - {ranking.sentence}" for ranking in verdict.rankings]
     if report.grid.problems:
         lines += ["", "## Problems", "", *(f"- {problem}" for problem in report.grid.problems)]
-    if notes.strip():
-        lines += ["", "## Notes", "", notes.strip()]
+    if report.notes.strip():
+        lines += ["", "## Notes", "", report.notes.strip()]
     lines += ["", "## Tables", "", LEGEND]
     for table in report.tables:
         lines += ["", f"### {table.title}", "", table.caption, "", table.markdown().rstrip()]
@@ -112,8 +131,8 @@ def markdown(report: Report, notes: str = "") -> str:
     for plot in report.plots:
         lines += ["", f"### Figure {plot.number}. {plot.title}", ""]
         if plot.panels:
-            lines += [f"![{plot.title}](figures/{_stem(plot)}.svg)", ""]
-            lines += [plot.full_caption, "", f"Runs: {', '.join(f'`{run}`' for run in plot.runs)}"]
+            lines += [f"![{plot.title}](figures/{plot.stem}.svg)", "", plot.full_caption, ""]
+            lines.append(f"Runs: {', '.join(f'`{run}`' for run in plot.runs)}")
         else:
             lines.append(f"Not run yet: {', '.join(plot.not_run)}.")
     for picture in report.pictures:
@@ -122,46 +141,50 @@ def markdown(report: Report, notes: str = "") -> str:
     return "\n".join(lines) + "\n"
 
 
-def _stem(plot: Plot) -> str:
-    return f"figure{plot.number}-{plot.name}"
+def _page(report: Report) -> str:
+    exported, not_shown = networks(report.networks, report.no_network)
+    parts = (report.verdicts, report.tables, report.plots, exported, not_shown, report.notes)
+    return page.render(report.grid, *parts)
 
 
-def _draw(report: Report, plot: Plot, directory: Path) -> None:
-    stem = directory / _stem(plot)
+def _pictures(source: Found | None) -> list[Picture]:
+    if source is None:
+        return []
+    return [
+        Picture(5, "synapses", "Effective weights while a sequence is read",
+                f"Efficacy G of every synapse while {synapses.EXAMPLE} is read. {source.about}"),
+        Picture(6, "rates", "Learnt rates",
+                f"One dot a synapse, one colour a neuron. {source.about}"),
+    ]  # fmt: skip
+
+
+def _draw(written: Written, plot: Plot, directory: Path) -> None:
+    stem = directory / plot.stem
     if plot.panels:
         picture = figures.draw(plot)
-        report.files.extend(figures.save(picture, stem, plot.title, figures.description(plot)))
+        written.files.extend(figures.save(picture, stem, plot.title, figures.description(plot)))
     else:  # a picture of an earlier report would claim runs that are no longer there
         for suffix in (".svg", ".png"):
             stem.with_suffix(suffix).unlink(missing_ok=True)
 
 
-def _draw_network(report: Report, source: Found | None, directory: Path) -> None:
+def _draw_pictures(written: Written, directory: Path) -> None:
     """Figures 5 and 6 of a network; pictures of another one do not stay."""
     for stale in (*directory.glob("figure5-*"), *directory.glob("figure6-*")):
         stale.unlink()
-    if source is None:
+    report = written.report
+    if not report.pictures:
         return
-    reading = synapses.read_art(source.network.core)
-    sequence = "".join(reading.steps)
-    drawn = [
-        (
-            Picture(5, "synapses", "Effective weights while a sequence is read",
-                    f"Efficacy G of every synapse while {sequence} is read. {source.about}"),
-            synapses.draw_synapses(reading),
-        ),
-        (
-            Picture(6, "rates", "Learnt rates",
-                    f"One dot a synapse, one colour a neuron. {source.about}"),
-            synapses.draw_rates(synapses.rates_of(source.network.core)),
-        ),
-    ]  # fmt: skip
-    for picture, figure in drawn:
-        report.pictures.append(picture)
+    core = report.networks[experiments.get(TASK).models[0]].network.core
+    drawn = (
+        synapses.draw_synapses(synapses.read_art(core)),
+        synapses.draw_rates(synapses.rates_of(core)),
+    )
+    for picture, figure in zip(report.pictures, drawn, strict=True):
         stem = directory / picture.stem
-        report.files.extend(figures.save(figure, stem, picture.title, picture.caption))
+        written.files.extend(figures.save(figure, stem, picture.title, picture.caption))
 
 
-def _write(report: Report, path: Path, text: str) -> None:
+def _write(written: Written, path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
-    report.files.append(path)
+    written.files.append(path)

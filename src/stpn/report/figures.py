@@ -121,7 +121,10 @@ def draw(plot: Plot) -> Figure:
 
 def description(plot: Plot) -> str:
     runs = ", ".join(plot.runs)
-    return f"Figure {plot.number}. {plot.title}. {plot.full_caption} Runs: {runs}."
+    return (
+        f"Figure {plot.number}. {plot.title}. {plot.full_caption} Runs: {runs}. "
+        f"Data: {plot.digest}."
+    )
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from stpn.errors import StpnError
 from stpn.report.grid import Grid, run_reach
-from stpn.report.style import model_style
+from stpn.report.style import model_rank, model_style
 from stpn.report.verdicts import percent
 from stpn.runs import Run, RunResult
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from stpn.nn.core import RecurrentCore
     from stpn.ops.reference import STPNOptions
     from stpn.training.supervised import SequenceModel
+    from stpn.zoo import Card, Shelf
 
 TASK = "art"
 
@@ -42,29 +43,26 @@ class Found:
     network: SequenceModel
 
 
-def find(
-    grid: Grid, shipped: Mapping[str, SequenceModel]
-) -> tuple[dict[str, Found], dict[str, str]]:
+def find(grid: Grid, shelf: Shelf | None = None) -> tuple[dict[str, Found], dict[str, str]]:
     """For each model of ART its best network, and for the others the reason why there is none.
 
-    Results without a checkpoint are stood in for by the network of `shipped`, if it has the model.
+    A model without a checkpoint is stood in for by the network of `shelf`, if it is there.
     """
+    cards = {card.model: card for card in (shelf.cards() if shelf else ()) if card.task == TASK}
     found, reasons = {}, {}
-    for model in grid.models(TASK):
+    for model in sorted({*grid.models(TASK), *cards}, key=model_rank):
         used = grid.group(TASK, model).used
         saved = [run for run in used if Run(run.path).checkpoint.is_file()]
-        if saved:
-            best = max(saved, key=lambda run: run.summary.get("proficiency") or 0.0)
-            try:
+        try:
+            if saved:
+                best = max(saved, key=lambda run: run.summary.get("proficiency") or 0.0)
                 found[model] = _restore(best, grid.name(best))
-            except StpnError as error:
-                reasons[model] = str(error)
-        elif model in shipped:
-            name = model_style(model).name
-            about = f"The {name} network that comes with the package."
-            found[model] = Found(f"{name}, from the package", about, shipped[model])
-        else:
-            reasons[model] = "no checkpoint beside its results"
+            elif shelf is not None and model in cards:
+                found[model] = _take(shelf, cards[model])
+            else:
+                reasons[model] = "no checkpoint beside its results"
+        except StpnError as error:
+            reasons[model] = str(error)
     return found, reasons
 
 
@@ -92,6 +90,15 @@ def _restore(run: RunResult, name: str) -> Found:
     about += "" if accuracy is None else f", accuracy {accuracy:.2f}%"
     about += "" if reach >= 1 else f", trained for {percent(reach)} of the protocol"
     return Found(f"{model_style(run.model).name}, seed {run.seed}", f"{about}.", network)
+
+
+def _take(shelf: Shelf, card: Card) -> Found:
+    network: Any = shelf(card.name)
+    about = (
+        f"{card.name} of the package: seed {card.seed}, {card.hidden_size} hidden units, "
+        f"accuracy {card.proficiency:.2f}%."
+    )
+    return Found(f"{model_style(card.model).name}, from the package", about, network)
 
 
 def export(model: SequenceModel) -> dict[str, Any]:

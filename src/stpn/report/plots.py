@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -99,8 +100,25 @@ class Plot:
     runs: tuple[str, ...]
 
     @property
+    def stem(self) -> str:
+        """Name of its files."""
+        return f"figure{self.number}-{self.name}"
+
+    @property
     def models(self) -> list[str]:
         return sorted({model for panel in self.panels for model in panel.models}, key=model_rank)
+
+    @property
+    def digest(self) -> str:
+        """Of all that is drawn: tells whether a picture on disk still shows it."""
+        parts = [
+            f"{values.size} {values.round(3).tolist()}"
+            for panel in self.panels
+            for drawn in (*panel.curves, *panel.clouds)
+            for values in vars(drawn).values()
+            if isinstance(values, np.ndarray)
+        ]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
     @property
     def full_caption(self) -> str:

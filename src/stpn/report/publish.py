@@ -1,0 +1,127 @@
+"""The report inside a repository: a page of documentation and a part of the README.
+
+    written = build("results", "report", notes=...)
+    write_docs(written, Path("docs"))                       # docs/results.md, docs/figures/*.svg
+    write_readme(written.report, Path("README.md"), Path("docs"))
+
+All of it is made from the runs, so a test can tell whether it is still true.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from stpn import experiments, paper
+from stpn._files import explain_os_errors
+from stpn.errors import ConfigError
+from stpn.report.build import Report, Written, markdown
+from stpn.report.grid import Group, Quantity
+from stpn.report.plots import Plot
+from stpn.report.style import model_rank, model_style, task_style
+from stpn.report.tables import seeds_text
+from stpn.report.verdicts import Verdict, decimals, figure_text, judge, percent
+
+BEGIN, END = "<!-- results -->", "<!-- /results -->"
+
+MAIN_TASKS = ("art", "maze", "pong", "pendulum")
+MAIN_FIGURE = "power-proficiency"
+_SHOWN = (Verdict.BETTER, Verdict.WITHIN, Verdict.WORSE, Verdict.SHORT)
+
+
+def docs_page(report: Report) -> str:
+    """What results.md says."""
+    notice = (
+        "<!-- Made by `stpn report results --docs docs --readme README.md`; not to be edited. -->"
+    )
+    return f"{notice}\n\n{markdown(report)}"
+
+
+def write_docs(written: Written, directory: Path) -> list[Path]:
+    """results.md and its figures; pictures of an earlier report do not stay."""
+    figures = directory / "figures"
+    with explain_os_errors(f"write {directory}"):
+        figures.mkdir(parents=True, exist_ok=True)
+        for stale in figures.glob("figure*.svg"):
+            stale.unlink()
+        drawn = [path for path in written.files if path.suffix == ".svg"]
+        copies = [Path(shutil.copyfile(path, figures / path.name)) for path in drawn]
+        page = directory / "results.md"
+        page.write_text(docs_page(written.report), encoding="utf-8")
+    return [page, *copies]
+
+
+def write_readme(report: Report, readme: Path, docs: Path) -> Path:
+    """Put the main figure and table between the two marks of a README."""
+    with explain_os_errors(f"read {readme}"):
+        text = readme.read_text(encoding="utf-8")
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ConfigError(f"{readme} has no place for results: it lacks {BEGIN} ... {END}")
+    part = readme_part(report, Path(os.path.relpath(docs, readme.parent)))
+    with explain_os_errors(f"write {readme}"):
+        readme.write_text(f"{before}{BEGIN}\n{part}{END}{after}", encoding="utf-8")
+    return readme
+
+
+def readme_part(report: Report, docs: Path) -> str:
+    """The main figure and the paper's main comparison, ours beside theirs."""
+    lines = []
+    plot = next(plot for plot in report.plots if plot.name == MAIN_FIGURE)
+    if plot.panels:
+        picture = (docs / "figures" / f"{plot.stem}.svg").as_posix()
+        lines += [f"![{plot.title}]({picture})", "", _caption(plot), ""]
+    rows = [row for task in MAIN_TASKS for row in _rows(report, task)]
+    if rows:
+        lines += [
+            "| task | model | proficiency | paper | power | paper | seeds |",
+            "|---|---|---|---|---|---|---|",
+            *rows,
+            "",
+            " · ".join(
+                f"{v.sign} {v.words}" for v in Verdict if v.sign and v is not Verdict.MISSING
+            )
+            + ".",
+        ]
+    missing = [experiments.get(task).title for task in MAIN_TASKS if not report.grid.models(task)]
+    if missing:
+        lines += ["", f"Not run yet: {', '.join(missing)}."]
+    page = (docs / "results.md").as_posix()
+    lines += [
+        "",
+        f"All tables, figures, and what was found where numbers differ: [{page}]({page}).",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _caption(plot: Plot) -> str:
+    return f"*{plot.title}: {plot.full_caption[0].lower()}{plot.full_caption[1:]}*"
+
+
+def _rows(report: Report, task: str) -> Iterator[str]:
+    """One for each model of the paper's main comparison that has runs."""
+    main = {f.model for f in paper.figures() if f.task == task and f.table == "proficiency"}
+    heading = f"{experiments.get(task).title}, {task_style(task).proficiency}"
+    for model in sorted(main & set(report.grid.models(task)), key=model_rank):
+        group = report.grid.group(task, model)
+        metric = experiments.get(task).metric
+        notes = seeds_text(group)
+        if group.is_short:
+            notes += f", {percent(group.reach)} of the protocol"
+        cells = [heading, model_style(model).name]
+        cells += _figures(group, "proficiency", metric)
+        cells += _figures(group, "power", "power")
+        yield f"| {' | '.join([*cells, notes])} |"
+        heading = ""
+
+
+def _figures(group: Group, quantity: Quantity, metric: str) -> list[str]:
+    theirs = paper.figure(group.task, group.model, metric)
+    places = decimals(group.task, quantity)
+    estimate = group.estimate(quantity)
+    ours = "–" if estimate is None else f"**{figure_text(estimate, places)}**"
+    beside = "–" if theirs is None else f"{theirs.mean:.{places}f} ± {theirs.std:.{places}f}"
+    return [f"{judge(group, quantity, theirs).sign} {ours}".strip(), beside]
