@@ -30,6 +30,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "stpnl": {"num_layers": 2, "hidden_size": 3},
         "lstm": {},
         "modplast": {},
+        "gru": {},
     }.items():
         session.start(default_config("art", model, **short, **settings), root)
     long: dict[str, Any] = {"iterations": 1, "length": 30, "eval_sequences": 1}

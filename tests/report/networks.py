@@ -9,7 +9,9 @@ import torch
 
 from stpn.energy import EnergyMeter
 from stpn.nn.core import RecurrentCore
+from stpn.nn.fast_weights import FastWeights
 from stpn.nn.hebbff import HebbFF
+from stpn.nn.modulated import ModPlast
 from stpn.nn.recurrent import LSTM, MLP, RNN
 from stpn.nn.stpn import STPNf, STPNl, STPNr
 from stpn.plasticity import trace
@@ -42,6 +44,10 @@ OPTIONS: dict[str, tuple[type[RecurrentCore], dict[str, Any]]] = {
     "rnn": (RNN, {"nonlinearity": "relu", "num_layers": 2}),
     "lstm": (LSTM, {}),
     "mlp": (MLP, {}),
+    "modplast": (ModPlast, {}),
+    "plastic": (ModPlast, {"modulated": False, "bias": False, "num_layers": 2}),
+    "fastweights": (FastWeights, {}),
+    "fast turns": (FastWeights, {"steps": 3, "decay": 0.7, "rate": 0.2, "num_layers": 2}),
 }
 
 
@@ -57,7 +63,9 @@ class Network(SequenceModel):
             for parameter_name, parameter in self.named_parameters():
                 if "gamma" in parameter_name:
                     parameter.uniform_(-1, 1)  # at their start synapses hardly move
-                if "norm_scale" in parameter_name:
+                if parameter_name.startswith(("core.alpha", "core.eta")):
+                    parameter.uniform_(-1, 1)
+                if "norm_scale" in parameter_name or "ln_weight" in parameter_name:
                     parameter.uniform_(0.5, 2)
             self.readout.weight.mul_(5)
         self.double()
@@ -80,8 +88,21 @@ class Network(SequenceModel):
         """G of every layer at every step, (T, R, D) each."""
         if isinstance(self.core, RNN | LSTM | MLP):
             return [self._constant(suffix, len(text)) for _, suffix in self.core._layers()]
+        if isinstance(self.core, FastWeights):
+            return self._slow_and_fast(text)
         traced = trace(self.core, art.one_hot(art.encode(text), torch.float64))
         return [layer.g.numpy() for layer in traced.layers]
+
+    def _slow_and_fast(self, text: str) -> list[np.ndarray]:
+        """Slow synapses and, beside them, the fast ones that each step used."""
+        x = art.one_hot(art.encode(text), torch.float64)
+        weights = [getattr(self.core, f"weight{suffix}") for _, suffix in self.core._layers()]
+        with torch.no_grad():
+            states = [self.core(x[: t + 1])[1] for t in range(len(text))]
+        return [
+            np.stack([torch.cat([weight, state[k].a], dim=1).detach() for state in states])
+            for k, weight in enumerate(weights)
+        ]
 
     def _constant(self, suffix: str, steps: int) -> np.ndarray:
         names = ("weight",) if isinstance(self.core, MLP) else ("weight_ih", "weight_hh")

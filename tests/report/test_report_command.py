@@ -41,9 +41,10 @@ def test_a_report_of_trained_runs(
         assert (out / picture).is_file(), picture
     data = json.loads(re.search(r'id="report-data">(.*?)</script>', page, re.S)[1])
     names = [n["name"] for n in data["networks"] if "package" not in n["name"]]
-    assert names == ["STPNr, seed 0", "STPNl, seed 0", "STPNf uniform, seed 0", "LSTM, seed 0"]
+    models = ("STPNr", "STPNl", "STPNf uniform", "LSTM", "ModPlast")
+    assert names == [f"{model}, seed 0" for model in models]
     assert "trained for under 1% of the protocol" in data["networks"][0]["about"]
-    assert "ModPlast: the page cannot run ModPlast" in page
+    assert "GRU: the page cannot run GRU" in page
 
 
 def test_results_without_checkpoints_say_why_the_viewer_is_empty(tmp_path: Path) -> None:

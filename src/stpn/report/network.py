@@ -1,9 +1,9 @@
 """A trained ART network as JSON, so that the page can run it.
 
-The page's code knows one recurrence, rows of plastic synapses with or without the gates of an LSTM
-(`assets/network.js`). Every core that is a case of it can be shown: all STPNs with all their
-options, HebbFF (no norm, one lambda and one gamma), and RNN, LSTM and MLP, whose synapses never
-change. The others are named with the reason.
+The page's code (`assets/network.js`) knows three recurrences: rows of plastic synapses with or
+without the gates of an LSTM, modulated plasticity, and fast weights. The first one covers all STPNs
+with all their options, HebbFF (no norm, one lambda and one gamma), and RNN, LSTM and MLP, whose
+synapses never change. Other cores are named with the reason.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from stpn.nn.core import RecurrentCore
+    from stpn.nn.fast_weights import FastWeights
+    from stpn.nn.modulated import ModPlast
     from stpn.ops.reference import STPNOptions
     from stpn.training.supervised import SequenceModel
     from stpn.zoo import Card, Shelf
@@ -119,11 +121,23 @@ def export(model: SequenceModel) -> dict[str, Any]:
 
 
 def _layer(core: RecurrentCore, input_size: int, suffix: str) -> dict[str, Any]:
+    from stpn.nn.fast_weights import FastWeights
+    from stpn.nn.modulated import ModPlast
+
+    if isinstance(core, ModPlast):
+        layer = _modulated(core, suffix)
+    elif isinstance(core, FastWeights):
+        layer = _fast(core, suffix)
+    else:
+        layer = _plastic(core, suffix)
+    return {"input_size": input_size, "hidden_size": core.hidden_size, **layer}
+
+
+def _plastic(core: RecurrentCore, suffix: str) -> dict[str, Any]:
     """One layer; lambda and gamma (R, D), zero at synapses that are not plastic."""
     weight, bias, lambda_, gamma, options, norm_scale = _synapses(core, suffix)
     return {
-        "input_size": input_size,
-        "hidden_size": core.hidden_size,
+        "kind": "stpn",
         "rows": weight.shape[0],
         "columns": weight.shape[1],
         "recurrent": options.recurrent,
@@ -138,6 +152,46 @@ def _layer(core: RecurrentCore, input_size: int, suffix: str) -> dict[str, Any]:
         "lambda": _base64(lambda_.expand_as(weight)),
         "gamma": _base64(gamma.expand_as(weight)),
         "norm_scale": _base64(norm_scale),
+    }
+
+
+def _modulated(core: ModPlast, suffix: str) -> dict[str, Any]:
+    """Synapses (H, I+H), of which the recurrent ones are plastic to the degree of alpha (H, H)."""
+    import torch
+
+    get = core._parameter
+    weight = torch.cat([get("weight_ih", suffix), get("weight_hh", suffix)], dim=1)
+    rate, offset = get("eta", suffix), get("modulator_bias", suffix)
+    return {
+        "kind": "modplast",
+        "rows": weight.shape[0],
+        "columns": weight.shape[1],
+        "weight": _base64(weight),
+        "bias": _base64(get("bias", suffix)),
+        "alpha": _base64(get("alpha", suffix)),
+        "modulator": _base64(get("modulator_weight", suffix)),
+        "modulator_bias": None if offset is None else offset.item(),
+        "eta": None if rate is None else rate.item(),
+    }
+
+
+def _fast(core: FastWeights, suffix: str) -> dict[str, Any]:
+    """Slow synapses (H, I+H), and beside them columns for the fast ones (H, H)."""
+    get = core._parameter
+    weight = get("weight", suffix)
+    assert weight is not None
+    return {
+        "kind": "fastweights",
+        "rows": weight.shape[0],
+        "columns": weight.shape[1] + core.hidden_size,
+        "weight": _base64(weight),
+        "bias": _base64(get("bias", suffix)),
+        "ln_weight": _base64(get("ln_weight", suffix)),
+        "ln_bias": _base64(get("ln_bias", suffix)),
+        "decay": core.decay,
+        "rate": core.rate,
+        "steps": core.steps,
+        "eps": core.eps,
     }
 
 

@@ -1,4 +1,5 @@
-/* A trained network in the browser: the recurrence of stpn/ops/reference.py, step by step.
+/* A trained network in the browser: the recurrences of stpn/ops/reference.py and of
+ * stpn/ops/reference_rivals.py, step by step.
  *
  * Notation: I inputs, H hidden units, R rows of synapses (H, or 4H with gates), D columns (inputs,
  * then hidden units). Every matrix is a flat array of rows. Lambda and gamma come expanded to
@@ -20,7 +21,7 @@ const Network = (() => {
   }
 
   function load(exported) {
-    const tensors = ["weight", "bias", "lambda", "gamma", "norm_scale"];
+    const tensors = ["weight", "bias", "lambda", "gamma", "norm_scale", "alpha", "modulator", "ln_weight", "ln_bias"];
     const layers = exported.layers.map((layer) => ({
       ...layer,
       ...Object.fromEntries(tensors.map((name) => [name, layer[name] && decode(layer[name])])),
@@ -82,25 +83,38 @@ const Network = (() => {
     return {
       h: new Float64Array(layer.hidden_size),
       c: new Float64Array(layer.hidden_size),
-      f: new Float64Array(layer.rows * layer.columns),
+      f: new Float64Array(layer.rows * (layer.kind === "stpn" ? layer.columns : layer.hidden_size)),
     };
   }
 
-  /* One step of one layer: state {h, c, f} and input x to the next state, with g and power. */
-  function step(layer, state, x) {
-    const { rows, columns, hidden_size: hidden } = layer;
-    const u = layer.recurrent ? [...x, ...state.h] : x;
-    const { g, n } = efficacies(layer, state.f);
-    const sums = new Float64Array(rows);
+  /* What rows of synapses g (R, D) make of u (D), and the power that it takes. */
+  function weigh(g, u, bias) {
+    const columns = u.length;
+    const sums = new Float64Array(g.length / columns);
     let power = 0;
-    for (let r = 0; r < rows; r++) {
+    for (let r = 0; r < sums.length; r++) {
       for (let d = 0; d < columns; d++) {
         const efficacy = g[r * columns + d];
         sums[r] += efficacy * u[d];
         power += u[d] * u[d] * Math.abs(efficacy);
       }
-      if (layer.bias) sums[r] += layer.bias[r];
+      if (bias) sums[r] += bias[r];
     }
+    return { sums, power };
+  }
+
+  /* One step of one layer: state {h, c, f} and input x to the next state, with g and power. */
+  function step(layer, state, x) {
+    return STEPS[layer.kind](layer, state, x);
+  }
+
+  const STEPS = { stpn: plasticStep, modplast: modulatedStep, fastweights: fastStep };
+
+  function plasticStep(layer, state, x) {
+    const { hidden_size: hidden } = layer;
+    const u = layer.recurrent ? [...x, ...state.h] : x;
+    const { g, n } = efficacies(layer, state.f);
+    const { sums, power } = weigh(g, u, layer.bias);
     let post, h, c = state.c;
     if (layer.gated) {
       const gates = [sigmoid, sigmoid, Math.tanh, sigmoid]; // i, f, g, o
@@ -112,6 +126,55 @@ const Network = (() => {
       h = post;
     }
     return { h, c, f: plasticity(layer, state.f, post, u, n), g, power };
+  }
+
+  /* f (H, H) is the Hebbian trace of the recurrent synapses; a scalar says how much is learnt. */
+  function modulatedStep(layer, state, x) {
+    const { columns, hidden_size: hidden, alpha, modulator } = layer;
+    const inputs = columns - hidden;
+    const g = layer.weight.map((value, i) => {
+      const d = (i % columns) - inputs;
+      const k = Math.floor(i / columns) * hidden + d;
+      return d < 0 ? value : value + alpha[k] * state.f[k];
+    });
+    const { sums, power } = weigh(g, [...x, ...state.h], layer.bias);
+    const h = sums.map(Math.tanh);
+    const rate = modulator
+      ? Math.tanh(h.reduce((sum, value, j) => sum + value * modulator[j], layer.modulator_bias))
+      : layer.eta;
+    const f = state.f.map((value, k) => {
+      const learnt = value + rate * h[Math.floor(k / hidden)] * state.h[k % hidden];
+      return Math.min(Math.max(learnt, -1), 1);
+    });
+    return { h, c: state.c, f, g, power };
+  }
+
+  /* f (H, H) are the fast weights. They see h of the inner loop, the slow ones see the last h: g
+   * shows them side by side, (H, I + H + H). */
+  function fastStep(layer, state, x) {
+    const { hidden_size: hidden, columns, weight } = layer;
+    const activate = (values) => {
+      const mean = values.reduce((sum, value) => sum + value, 0) / hidden;
+      const variance = values.reduce((sum, value) => sum + (value - mean) ** 2, 0) / hidden;
+      const scale = 1 / Math.sqrt(variance + layer.eps);
+      return values.map((value, j) => Math.tanh((value - mean) * scale * layer.ln_weight[j] + layer.ln_bias[j]));
+    };
+    const f = state.f.map((value, k) =>
+      layer.decay * value + layer.rate * state.h[Math.floor(k / hidden)] * state.h[k % hidden]);
+    const slow = weigh(weight, [...x, ...state.h], layer.bias);
+    let { power } = slow;
+    let h = activate(slow.sums);
+    for (let turn = 0; turn < layer.steps; turn++) {
+      const fast = weigh(f, h, null);
+      power += fast.power;
+      h = activate(slow.sums.map((value, j) => value + fast.sums[j]));
+    }
+    const width = columns - hidden;
+    const g = Float64Array.from({ length: hidden * columns }, (_, i) => {
+      const [r, d] = [Math.floor(i / columns), i % columns];
+      return d < width ? weight[r * width + d] : f[r * hidden + d - width];
+    });
+    return { h, c: state.c, f, g, power };
   }
 
   function softmax(scores) {

@@ -117,6 +117,11 @@ const Viewer = (() => {
     /* Figure 6, of the chosen layer. Synapses with the same two numbers are one dot. */
     showRates() {
       const { rows, columns, lambda, gamma } = this.shape;
+      this.rates.replaceChildren();
+      if (!lambda) {
+        html("p", {}, this.rates, "The synapses of this network learn by another rule, which has no λ and γ of each synapse.");
+        return;
+      }
       const seen = new Set();
       const clouds = Array.from({ length: rows }, (_, row) => {
         const cloud = { model: `row${row}`, x: [], y: [], final_x: [], final_y: [] };
@@ -129,7 +134,6 @@ const Viewer = (() => {
         }
         return cloud;
       }).filter((cloud) => cloud.x.length);
-      this.rates.replaceChildren();
       if (!clouds.length) {
         html("p", {}, this.rates, "This network has no plastic synapses.");
         return;
@@ -271,6 +275,8 @@ const Viewer = (() => {
 
     columnName(column) {
       const inputs = this.shape.input_size;
+      const hidden = this.shape.hidden_size;
+      if (column >= inputs + hidden) return `fast, hidden ${column - inputs - hidden + 1}`;
       if (column >= inputs) return `hidden ${column - inputs + 1}`;
       return this.layer === 0 ? `“${this.network.symbols[column]}”` : `layer ${this.layer}, ${column + 1}`;
     }
@@ -282,9 +288,10 @@ const Viewer = (() => {
 
     /* Groups of columns with their names, for the labels beside a map. */
     get groups() {
-      const { input_size: inputs, columns } = this.shape;
+      const { input_size: inputs, hidden_size: hidden, columns } = this.shape;
       const groups = this.layer === 0 ? [[0, 26, "a–z"], [26, 36, "0–9"], [36, 37, "?"]] : [[0, inputs, "in"]];
-      if (columns > inputs) groups.push([inputs, columns, "h"]);
+      if (columns > inputs) groups.push([inputs, inputs + hidden, "h"]);
+      if (columns > inputs + hidden) groups.push([inputs + hidden, columns, "fast"]);
       return groups;
     }
 
