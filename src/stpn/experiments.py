@@ -67,7 +67,13 @@ class Task:
     def config_class(self) -> type[RunConfig]:
         return _resolve(self.config)
 
+    def trainer_class(self) -> type[Trainer]:
+        return _resolve(self.trainer)
+
     def build_trainer(self, config: RunConfig) -> Trainer:
+        """The task's own trainer, or the one around RLlib if the settings say so."""
+        if getattr(config, "rllib", False):
+            return _resolve("stpn.scale.rllib_trainer:RLlibTrainer")(config)
         return _resolve(self.trainer)(config)
 
 
@@ -93,7 +99,16 @@ def _familiarity(mode: str, distance: int, iterations: int) -> Task:
     )
 
 
-MAZE_OF_THE_PAPER = {"agents": 512, "lr": 1e-4, "iterations": 50_000}
+MAZE_OF_THE_PAPER = {
+    "algo": "a2c",
+    "agents": 512,
+    "lr": 1e-4,
+    "lr_decay": None,
+    "iterations": 50_000,
+    "relative_value": False,
+    "entropy": 0.0,
+    "concentration": 0.03,
+}
 
 TASKS: Mapping[str, Task] = {
     task.name: task

@@ -105,7 +105,8 @@ def test_maze_rows_and_figures() -> None:
 
 def test_the_papers_settings() -> None:
     headline = experiments.default_config("maze", protocol="paper")
-    assert (headline.agents, headline.lr, headline.iterations) == (512, 1e-4, 50_000)
+    assert (headline.algo, headline.agents, headline.iterations) == ("a2c", 512, 50_000)
+    assert (headline.lr, headline.lr_decay, headline.relative_value) == (1e-4, None, False)
     assert (headline.rollout, headline.discount, headline.value_weight) == (200, 0.9, 0.1)
     assert (headline.concentration, headline.grad_norm, headline.eps) == (0.03, 4.0, 1e-4)
     assert (headline.hidden_size, headline.norm, headline.clamp) == (55, "post", 1.0)
@@ -202,7 +203,7 @@ def test_stretches() -> None:
         ({"agents": 0}, "agents must be >= 1"),
         ({"discount": 1.5}, "discount must be between 0 and 1"),
         ({"grad_norm": 0.0}, "grad_norm must be > 0"),
-        ({"algo": "ppo"}, "concentration is a setting of a2c"),
+        ({"concentration": 0.03}, "concentration is a setting of a2c"),
         ({"algo": "dqn"}, "algo must be one of"),
         ({"protocol": "quick"}, "protocol must be one of"),
     ],

@@ -56,6 +56,13 @@ class AgentConfig(RunConfig):
     """Episodes behind the final figures."""
     greedy: bool = True
     """Measure with the most likely actions, not with sampled ones."""
+    rllib: bool = False
+    """Learn in Ray's RLlib (extra `ray`), on the cluster that runs here or that RAY_ADDRESS names,
+    else on an instance of its own."""
+    algorithm: Literal["auto", "ppo", "appo", "impala"] = "auto"
+    """RLlib: which algorithm. auto: PPO if algo is ppo, else IMPALA, the nearest to A2C."""
+    env_runners: int = 0
+    """RLlib: processes that play, here or on other nodes. 0: the one that learns plays, too."""
 
     def check(self) -> None:
         super().check()
@@ -71,6 +78,10 @@ class AgentConfig(RunConfig):
             require(self.grad_norm > 0, "grad_norm", "> 0", self.grad_norm)
         if self.lr_decay is not None:
             require(self.lr_decay >= 1, "lr_decay", ">= 1", self.lr_decay)
+        require(self.env_runners >= 0, "env_runners", ">= 0", self.env_runners)
+        for name in ("algorithm", "env_runners"):
+            if not self.rllib and getattr(self, name) != getattr(AgentConfig, name):
+                raise ConfigError(f"{name} is a setting of RLlib: add --rllib")
         if self.algo == "ppo" and self.concentration:
             raise ConfigError("concentration is a setting of a2c; ppo has entropy")
 
@@ -80,26 +91,35 @@ class MazeConfig(AgentConfig):
     """Maze exploration: find a hidden cell, then find it again and again."""
 
     protocol: Literal["fast", "paper"] = "fast"
-    """Whose defaults. fast: what learns soonest on a small machine; paper: 512 agents, learning
-    rate 1e-4, 50,000 iterations."""
-    iterations: int = 20_000
-    """Updates, one episode of every agent each."""
+    """Whose defaults. fast: PPO on whole episodes, which learns in minutes what takes the paper's
+    protocol hours; paper: A2C, 512 agents, learning rate 1e-4, 50,000 iterations."""
+    algo: Literal["a2c", "ppo"] = "ppo"
+    """a2c: one gradient step per rollout; ppo: several epochs of clipped steps."""
+    iterations: int = 8000
+    """Rollouts and what is learnt from them, one episode of every agent each."""
     rollout: int = 200
     """Steps of each agent between two updates; 200 is a whole episode."""
-    lr: float = 3e-4
+    lr: float = 1e-3
     """Learning rate."""
+    lr_decay: int | None = 12_000
+    """Iterations until the learning rate has fallen linearly to 0. None: it stays."""
     eps: float = 1e-4
     """The optimizer's epsilon."""
     discount: float = 0.9
     """Discount of the reward per step."""
     value_weight: float = 0.1
     """Weight of the squared error of the value."""
-    entropy: float = 0.0
-    """Weight of the policy's entropy, a reward for staying undecided."""
-    concentration: float = 0.03
-    """Weight of sum(p^2), a penalty for being sure (A2C)."""
+    relative_value: bool = True
+    """Measure the value's error in standard deviations of the batch's returns: it then weighs the
+    same, whatever the size of the rewards."""
     grad_norm: float | None = 4.0
     """Longest gradient; a longer one is scaled down to it. None: no limit."""
+    epochs: int = 3
+    """PPO: passes through a batch."""
+    minibatch: int = 3200
+    """PPO: steps in a gradient step (whole sequences, so about as many); 3200 are 16 episodes."""
+    sequence: int = 200
+    """PPO: length of the sequences that a batch is cut into; each keeps its starting state."""
     eval_every: int = 100
     """Iterations between two rows of metrics."""
     eval_episodes: int = 512
