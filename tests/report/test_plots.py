@@ -165,3 +165,13 @@ def test_an_empty_grid_has_no_panels(tmp_path: Path, number: int) -> None:
     found = plot(collect(tmp_path), number)
     assert not found.panels
     assert len(found.not_run) == (5 if number == 4 else 4)
+
+
+@pytest.mark.parametrize(("number", "mean"), [(1, 98.55), (4, 99.99)])
+def test_each_figure_shows_the_number_of_its_own_table(
+    full_grid: Grid, number: int, mean: float
+) -> None:
+    """The paper has two for the STPNr of associative retrieval."""
+    panel = plot(full_grid, number).panels[0]
+    assert panel.task == "art"
+    assert [r.y for r in panel.references if r.model == "stpnr"] == [mean]

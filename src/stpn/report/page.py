@@ -154,7 +154,8 @@ def _figure_section(plot: Plot) -> str:
         f'<figure class="plot" aria-label="{heading}"><h3>{heading}</h3>'
         f'<div id="figure-{plot.name}"></div>'
         f'<figcaption class="caption">{escape(plot.full_caption)}</figcaption>'
-        f'<details class="runs"><summary>Made of {len(plot.runs)} runs</summary><ul>{runs}</ul>'
+        f'<details class="runs"><summary>Made of {len(plot.runs)} run'
+        f"{'' if len(plot.runs) == 1 else 's'}</summary><ul>{runs}</ul>"
         "</details></figure>"
     )
 

@@ -118,6 +118,7 @@ class Plot:
             for values in vars(drawn).values()
             if isinstance(values, np.ndarray)
         ]
+        parts += [f"{reference}" for panel in self.panels for reference in panel.references]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
     @property
@@ -157,7 +158,7 @@ def plots(grid: Grid) -> list[Plot]:
         _plot(
             grid, 4, "ablation", "Per-synapse and uniform plasticity while training",
             f"{spread} {paper_mark} The LSTM of the maze is the one of the main experiment.",
-            [(task, _ablation_groups(grid, task)) for task in ABLATION_TASKS], _training_panel,
+            [(task, _ablation_groups(grid, task)) for task in ABLATION_TASKS], _ablation_panel,
         ),
     ]  # fmt: skip
 
@@ -216,7 +217,12 @@ def _ablation_groups(grid: Grid, task: str) -> list[Group]:
     return [group for group in groups if group.runs]
 
 
-def _training_panel(task: str, groups: list[Group]) -> Panel:
+def _ablation_panel(task: str, groups: list[Group]) -> Panel:
+    return _training_panel(task, groups, first="ablation")
+
+
+def _training_panel(task: str, groups: list[Group], *, first: str = "proficiency") -> Panel:
+    """`first`: the paper's table that is asked first; two have other numbers for ART's STPNr."""
     style = task_style(task)
     curves = []
     for group in groups:
@@ -226,7 +232,8 @@ def _training_panel(task: str, groups: list[Group]) -> Panel:
             curves.append(curve)
     references = []
     for curve in curves:
-        theirs = paper.figure(task, curve.model, _metric(task))
+        asked = (task, curve.model, _metric(task))
+        theirs = paper.figure(*asked, table=first) or paper.figure(*asked)
         if theirs is not None:
             references.append(Reference(curve.model, theirs.mean, theirs.std))
     return Panel(

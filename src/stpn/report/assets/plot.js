@@ -177,9 +177,9 @@ const Plots = (() => {
 
     /* All points of a model are one path of dots: a thousand of them cost one element. */
     cloud(cloud) {
-      const { colour } = this.models[cloud.model];
+      const { colour, square } = this.models[cloud.model];
       const dots = (xs, ys) => xs.map((x, i) => `M${this.x(x).toFixed(1)},${this.y(ys[i]).toFixed(1)}h0`).join("");
-      const line = { fill: "none", stroke: colour, "stroke-linecap": "round", "data-model": cloud.model };
+      const line = { fill: "none", stroke: colour, "stroke-linecap": square ? "square" : "round", "data-model": cloud.model };
       element("path", { ...line, d: dots(cloud.x, cloud.y), "stroke-width": cloud.final_x.length ? 4.5 : 6, class: "dots" }, this.marks);
       element("path", { d: dots(cloud.final_x, cloud.final_y), class: "outline", "stroke-width": 10 }, this.marks);
       element("path", { ...line, d: dots(cloud.final_x, cloud.final_y), "stroke-width": 7 }, this.marks);

@@ -140,7 +140,9 @@ const Viewer = (() => {
       }
       const models = Object.fromEntries(clouds.map(({ model }) => {
         const row = +model.slice(3);
-        return [model, { name: this.rowName(row), colour: NEURONS[row % NEURONS.length], dashes: [] }];
+        // Beyond the colours there are squares, then both again.
+        const square = Math.floor(row / NEURONS.length) % 2 === 1;
+        return [model, { name: this.rowName(row), colour: NEURONS[row % NEURONS.length], square, dashes: [] }];
       }));
       const panel = { title: "", x_label: "λ", y_label: "γ", curves: [], clouds, references: [], log_y: false };
       const figure = { number: 6, models: Object.keys(models), panels: [panel] };
