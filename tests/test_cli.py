@@ -1,16 +1,21 @@
 """The `stpn` command as a user meets it."""
 
+import io
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 from stpn.cli import COMMANDS, main
+from stpn.cli._progress import Bar
 from stpn.runs import Run, find
 from stpn.training import checkpoint
 
@@ -192,6 +197,37 @@ class TestTrain:
         (event,) = (json.loads(line) for line in capsys.readouterr().out.splitlines())
         assert event["event"] == "error"
         assert "already holds a run" in event["message"]
+
+
+class TestTerminal:
+    """What the live bar shows, on the terminal that everybody has: 80 columns."""
+
+    def test_the_bar_and_all_facts_fit(self):
+        config = SimpleNamespace(task="art", model="fastweights", seed=0, unit="epoch")
+        trainer = SimpleNamespace(
+            config=config, progress=0.0, samples=0, done=0, total=200, loss=0.001234,
+            sample_unit="sequences", proficiency_name="validation accuracy",
+        )  # fmt: skip
+        output = io.StringIO()
+        bar = Bar(Console(file=output, width=80, force_terminal=True))
+        bar.started(None, trainer)
+        trainer.done = trainer.progress = 187
+        trainer.samples = 2_000
+        bar.measured({"proficiency": 99.99, "power": 4.341})
+        bar.progressed(trainer)
+        bar.ended()
+        shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output.getvalue())
+        assert "…" not in shown
+        assert re.search(r"art fastweights seed 0 [━╸╺]+ epoch 187/200 · 0:00 left", shown)
+        facts = r"loss 0.001234 · validation accuracy 99.99 · power 4.34 · [\d,]+ sequences/s"
+        assert re.search(facts, shown)
+
+    def test_resuming_a_finished_run_says_so(self, finished, capsys):
+        assert main(["resume", str(finished)]) == 0
+        out = capsys.readouterr().out
+        assert "finished already; --total makes it longer" in out
+        assert main(["resume", str(finished), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["event"] == "finished"
 
 
 class TestLook:

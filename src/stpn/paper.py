@@ -7,6 +7,7 @@ Figure(table='proficiency', task='art', model='stpnr', metric='test_accuracy', m
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from typing import NamedTuple
@@ -23,7 +24,18 @@ class Figure(NamedTuple):
     std: float
 
     def __str__(self) -> str:
-        return f"{self.mean:g} ± {self.std:g}"
+        return spread_text((self.mean, self.std), self.metric)
+
+
+def spread_text(mean_std: Sequence[float], metric: str) -> str:
+    """Mean and deviation with as many decimals as the paper prints: two for accuracies, else one.
+
+    >>> spread_text([4.0, 0.3], "power")
+    '4.0 ± 0.3'
+    """
+    mean, std = mean_std
+    places = 2 if "accuracy" in metric else 1
+    return f"{mean:.{places}f} ± {std:.{places}f}"
 
 
 @cache

@@ -163,8 +163,9 @@ class Run:
         file itself stays: deleting it would let two processes lock two files of the same name.
         """
         path = self.path / "lock"
-        with explain_os_errors(f"lock {self.path}"):
+        with explain_os_errors(f"create the run directory {self.path}"):
             self.path.mkdir(parents=True, exist_ok=True)
+        with explain_os_errors(f"lock {self.path}"):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             self._acquire(descriptor)

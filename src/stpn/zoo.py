@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stpn import experiments
+from stpn import experiments, paper
 from stpn._files import explain_os_errors, write_atomic
 from stpn.errors import CheckpointError, ConfigError
 from stpn.runs import Run, read_json, rounded, write_json
@@ -61,19 +61,21 @@ class Card:
         theirs = self.paper or {}
         metric = self.metric.replace("_", " ")
         unit = "%" if "accuracy" in self.metric else ""
-        return "\n".join(
-            [
-                f"{self.name}: {experiments.MODELS[self.model]}, {self.hidden_size} hidden units, "
-                f"{self.parameters:,} parameters",
-                f"  task      {experiments.get(self.task).title} ({self.task})",
-                f"  {metric:<9} {self.proficiency:.4g}{unit}{_beside(theirs, 'proficiency')}",
-                f"  power     {self.power:.3g}{_beside(theirs, 'power')}",
-                f"  training  {self.done:,} {self.unit}s, seed {self.seed}: {self.chosen}",
-                f"  command   {self.command}",
-                f"  versions  {', '.join(f'{k} {v}' for k, v in self.versions.items())}"
-                f"{f', commit {self.commit[:12]}' if self.commit else ''}",
-            ]
+        facts = {
+            "task": f"{experiments.get(self.task).title} ({self.task})",
+            metric: f"{self.proficiency:.4g}{unit}{_beside(theirs.get('proficiency'), metric)}",
+            "power": f"{self.power:.3g}{_beside(theirs.get('power'), 'power')}",
+            "training": f"{self.done:,} {self.unit}s, seed {self.seed}: {self.chosen}",
+            "command": self.command,
+            "versions": ", ".join(f"{name} {number}" for name, number in self.versions.items()),
+            "commit": self.commit or "unknown",
+        }
+        width = max(map(len, facts))
+        title = (
+            f"{self.name}: {experiments.MODELS[self.model]}, {self.hidden_size} hidden units, "
+            f"{self.parameters:,} parameters"
         )
+        return "\n".join([title, *(f"  {name:<{width}}  {fact}" for name, fact in facts.items())])
 
 
 class Shelf:
@@ -234,8 +236,5 @@ def _rank(task: str, model: str) -> tuple[int, int, str, str]:
     )
 
 
-def _beside(paper: Mapping[str, list[float]], key: str) -> str:
-    if key not in paper:
-        return ""
-    mean, std = paper[key]
-    return f" (paper: {mean:g} ± {std:g})"
+def _beside(theirs: list[float] | None, metric: str) -> str:
+    return "" if theirs is None else f" (paper: {paper.spread_text(theirs, metric)})"

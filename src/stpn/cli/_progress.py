@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn
+from rich.text import Text
 
 from stpn.cli._format import duration
 from stpn.runs import Row, Run
@@ -36,8 +38,19 @@ class _Pace:
         return (trainer.total - trainer.progress) / worked * elapsed
 
 
+class _WithFacts(Progress):
+    """A bar and below it a line of text: both fit a terminal of 80 columns."""
+
+    facts = ""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        if self.facts:
+            yield Text(self.facts, no_wrap=True, overflow="ellipsis")
+
+
 class Bar(Reporter):
-    """One live line: unit, loss, proficiency, power, rate, time left."""
+    """Live: a bar with unit and time left; below it loss, proficiency, power, rate."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -45,37 +58,34 @@ class Bar(Reporter):
 
     def started(self, run: Run, trainer: Trainer) -> None:
         self._pace = _Pace(trainer)
-        self._bar = Progress(
+        self._bar = _WithFacts(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
-            TextColumn("{task.fields[facts]}"),
+            TextColumn("{task.fields[place]}"),
             console=self._console,
             expand=True,
             refresh_per_second=5,
         )
-        self._task = self._bar.add_task(_name(trainer), total=trainer.total, facts="")
+        self._task = self._bar.add_task(_name(trainer), total=trainer.total, place="")
         self._bar.start()
 
     def progressed(self, trainer: Trainer) -> None:
-        self._bar.update(
-            self._task,
-            completed=trainer.progress,
-            facts=" · ".join(
-                [
-                    f"{trainer.config.unit} {trainer.done:,}/{trainer.total:,}",
-                    f"loss {trainer.loss:.4g}",
-                    *_figures(self._row, trainer),
-                    f"{self._pace.rate(trainer):,.0f} {trainer.sample_unit}/s",
-                    f"{duration(self._pace.seconds_left(trainer))} left",
-                ]
-            ),
+        self._bar.facts = " · ".join(
+            [
+                f"loss {trainer.loss:.4g}",
+                *_figures(self._row, trainer),
+                f"{self._pace.rate(trainer):,.0f} {trainer.sample_unit}/s",
+            ]
         )
+        place = f"{trainer.config.unit} {trainer.done:,}/{trainer.total:,}"
+        left = duration(self._pace.seconds_left(trainer))
+        self._bar.update(self._task, completed=trainer.progress, place=f"{place} · {left} left")
 
     def measured(self, row: Row) -> None:
         self._row = row
 
     def evaluating(self, trainer: Trainer) -> None:
-        self._bar.update(self._task, completed=trainer.total, facts="measuring the final figures")
+        self._bar.update(self._task, completed=trainer.total, place="measuring the final figures")
 
     def ended(self) -> None:
         self._bar.stop()

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from stpn.cli._format import duration, figure
+from stpn.paper import spread_text
 
 
 def print_summary(summary: Mapping[str, Any], path: Path | str) -> None:
@@ -32,8 +33,8 @@ def print_figures(summary: Mapping[str, Any]) -> None:
     theirs = summary.get("paper") or {}
     for key, name in (("proficiency", summary["metric"].replace("_", " ")), ("power", "power")):
         mean_std = theirs.get(key)
-        paper = "-" if mean_std is None else f"{mean_std[0]:g} ± {mean_std[1]:g}"
-        table.add_row(name, figure(summary.get(key), name), paper)
+        beside = "-" if mean_std is None else spread_text(mean_std, name)
+        table.add_row(name, figure(summary.get(key), name), beside)
     Console().print(table)
     done, protocol = summary["done"], summary["protocol"]
     if done < protocol:

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import tyro
 
+from stpn.errors import RunError
+
 
 @dataclass(frozen=True)
 class Evaluate:
@@ -25,7 +27,12 @@ def run(arguments: list[str]) -> int:
     from stpn.cli._results import print_figures, print_summary
     from stpn.zoo import pretrained
 
-    shipped = str(options.run) in pretrained.names() and not options.run.exists()
+    shipped = not options.run.exists()
+    if shipped and str(options.run) not in (known := pretrained.names()):
+        raise RunError(
+            f"there is no run at {options.run}, and no network of the package has that name "
+            f"(they are: {', '.join(known)})"
+        )
     summary = _shipped(str(options.run)) if shipped else _trained(options.run)
     if options.json:
         print(json.dumps(summary))

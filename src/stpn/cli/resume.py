@@ -24,8 +24,14 @@ class Resume:
 
 def run(arguments: list[str]) -> int:
     options = tyro.cli(Resume, args=arguments, prog="stpn resume")
+    from stpn.config import from_dict
+    from stpn.runs import Run
     from stpn.training import session
 
+    found = Run.open(options.run)
+    from_dict(found.config)
+    if options.total is None and found.summary is not None and not options.output.json:
+        print("this run is finished already; --total makes it longer")
     return conduct(
         lambda reporter, stop: session.resume(
             options.run, total=options.total, reporter=reporter, stop=stop
