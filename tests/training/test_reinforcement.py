@@ -130,6 +130,14 @@ def test_the_papers_settings() -> None:
     assert (pendulum.lr, pendulum.norm, pendulum.clamp) == (3e-4, "none", 0.1)
 
 
+@pytest.mark.slow
+def test_the_fast_protocol_finds_its_way_in_the_maze() -> None:
+    built = trainer("maze", iterations=60, eval_every=20, eval_episodes=64)
+    rewards = [row["train_reward"] for row in work(built)]
+    assert 4 < rewards[0] < 8  # a random walk earns 5.6
+    assert rewards[-1] > 1.5 * rewards[0]
+
+
 @pytest.mark.parametrize("algo", ["a2c", "ppo"])
 @pytest.mark.parametrize("rollout", [200, 30])
 def test_a_resumed_maze_is_bit_identical(tmp_path: Path, algo: str, rollout: int) -> None:
