@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import typing
 from dataclasses import dataclass
 from pathlib import Path
@@ -211,4 +212,5 @@ class GymConfig(AgentConfig):
     @property
     def directory(self) -> Path:
         """`gym/<environment>/<model>/seed<N>` below the root of all runs."""
-        return Path(self.task) / self.env.replace("/", "-") / self.model / f"seed{self.seed}"
+        env = re.sub("[/:]", "-", self.env)  # namespace/Name, or module:Name
+        return Path(self.task) / env / self.model / f"seed{self.seed}"
