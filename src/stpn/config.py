@@ -108,13 +108,16 @@ class RunConfig:
         """The first setting in which `other` would be another experiment, as a sentence.
 
         A run may be lengthened, saved more often and computed elsewhere; nothing else may change.
-        A None here has not been decided yet and contradicts nothing.
+        A None here has not been decided yet and contradicts nothing. A setting that `other` lacks
+        is younger than that run, which therefore has its default.
         """
-        may_differ = {self.total_field, "checkpoint_seconds", "threads", "backend"}
+        may_differ = {self.total_field, "checkpoint_seconds", "threads", "backend", "env_runners"}
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
         for name, value in self.to_dict().items():
             undecided = name == "hidden_size" and value is None
-            if name not in may_differ and not undecided and other.get(name) != value:
-                return f"its {name} is {other.get(name)!r}, not {value!r}"
+            theirs = other.get(name, defaults[name])
+            if name not in may_differ and not undecided and theirs != value:
+                return f"its {name} is {theirs!r}, not {value!r}"
         return None
 
     def to_dict(self) -> dict[str, Any]:

@@ -16,11 +16,22 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 
+HABITS = [
+    # of Ray itself: deprecated calls among its parts, sockets and loops left to the end
+    "ignore::DeprecationWarning:ray[.]",
+    "ignore::ray.util.annotations.RayDeprecationWarning:ray[.]",
+    "ignore::ResourceWarning",
+    "ignore:.*Overriding environment rllib-single-agent-env-v0",
+]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """One worker of xdist runs them all: a cluster costs half a minute and a gigabyte."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.xdist_group("ray"))
+            for habit in HABITS:
+                item.add_marker(pytest.mark.filterwarnings(habit))
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,144 @@
+"""From a run's settings to an RLlib algorithm that learns by them.
+
+RLlib has no A2C any more. IMPALA is the nearest: one gradient step per batch of rollouts, corrected
+for players that are some updates behind. A task that learns by PPO here learns by PPO there.
+
+`relative_value` is a setting of PPO only there, and there is no `concentration`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from functools import partial
+from typing import Any
+
+from stpn._extras import need
+from stpn.config import STPN_MODELS, STPN_SETTINGS
+from stpn.errors import ConfigError
+from stpn.tasks import pendulum, pong
+from stpn.training.rl_config import AgentConfig, GymConfig, MazeConfig, PongConfig
+
+ALGORITHMS = {"ppo": "PPO", "appo": "APPO", "impala": "IMPALA"}
+
+
+def chosen(config: AgentConfig) -> str:
+    """The algorithm: ppo, appo or impala."""
+    if config.algorithm != "auto":
+        return config.algorithm
+    return "ppo" if config.algo == "ppo" else "impala"
+
+
+def algorithm_config(config: AgentConfig, *, hidden_size: int) -> Any:
+    """An `AlgorithmConfig` with the settings of a run: `.build_algo()` makes the algorithm."""
+    name = chosen(config)
+    logging.getLogger("ray.rllib").setLevel(logging.ERROR)  # it praises its new API at length
+    rllib = need(f"ray.rllib.algorithms.{name}", extra="ray")
+    from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+
+    from stpn.scale.rllib import PowerMetrics, STPNModule
+
+    if config.optimizer != "Adam":
+        raise ConfigError(f"RLlib learns by Adam, not by {config.optimizer}")
+    players = max(1, config.env_runners)
+    if config.agents % players:
+        raise ConfigError(
+            f"{config.agents} agents cannot be shared evenly by {players} env_runners"
+        )
+    settings = getattr(rllib, f"{ALGORITHMS[name]}Config")()
+    settings = (
+        settings.environment(_environment(config), normalize_actions=False, clip_actions=True)
+        .env_runners(
+            num_env_runners=config.env_runners,
+            num_envs_per_env_runner=config.agents // players,
+            rollout_fragment_length=config.rollout,
+            gym_env_vectorize_mode=_vectorize_mode(config),
+        )
+        .learners(num_learners=0)  # in this process
+        .debugging(seed=config.seed, log_level="ERROR")
+        .reporting(min_time_s_per_iteration=0, metrics_num_episodes_for_smoothing=20)
+        .callbacks(PowerMetrics)
+        .rl_module(
+            rl_module_spec=RLModuleSpec(
+                module_class=STPNModule,
+                model_config={
+                    "model": config.model,
+                    "hidden_size": hidden_size,
+                    "core": core_options(config),
+                    "max_seq_len": _sequence(config, name),
+                },
+            )
+        )
+        .training(
+            lr=_rates(config),
+            gamma=config.discount,
+            entropy_coeff=config.entropy,
+            grad_clip=config.grad_norm,
+            grad_clip_by="global_norm",
+            train_batch_size_per_learner=config.agents * config.rollout,
+        )
+    )
+    if name == "ppo":
+        if config.relative_value:
+            from stpn.scale.rllib_relative import RelativeValuePPO
+
+            settings = settings.training(learner_class=RelativeValuePPO)
+        return settings.training(
+            lambda_=config.smoothing,
+            clip_param=config.clip,
+            vf_loss_coeff=config.value_weight,
+            vf_clip_param=math.inf,
+            num_epochs=config.epochs,
+            minibatch_size=min(config.minibatch, config.agents * config.rollout),
+            use_kl_loss=False,
+        )
+    # these halve the squared error of the value, PPO and `stpn train` do not
+    settings = settings.training(vf_loss_coeff=2 * config.value_weight)
+    return settings.training(clip_param=config.clip) if name == "appo" else settings
+
+
+def core_options(config: AgentConfig) -> dict[str, Any]:
+    """Options of the core's class."""
+    options: dict[str, Any] = {"num_layers": config.num_layers}
+    if config.model in STPN_MODELS:
+        options |= {name: getattr(config, name) for name in STPN_SETTINGS}
+        options["norm"] = None if config.norm == "none" else config.norm
+    return options
+
+
+def _sequence(config: AgentConfig, name: str) -> int:
+    # V-trace works on whole rollouts, to which RLlib adds a step for the last value
+    return config.sequence if name == "ppo" else config.rollout + 1
+
+
+def _rates(config: AgentConfig) -> Any:
+    """The learning rate, or the straight line along which it falls."""
+    return config.lr if config.lr_decay is None else [[0, config.lr], [config.lr_decay, 0.0]]
+
+
+def _environment(config: AgentConfig) -> str:
+    """The name under which Gymnasium or RLlib knows the environment."""
+    register = need("ray.tune.registry", extra="ray").register_env
+    if isinstance(config, PongConfig):
+        register("stpn-pong", partial(_pong, threads=config.threads or 1))
+        return "stpn-pong"
+    if isinstance(config, MazeConfig):
+        register("stpn-maze", _maze)
+        return "stpn-maze"
+    return config.env if isinstance(config, GymConfig) else pendulum.NAME
+
+
+def _vectorize_mode(config: AgentConfig) -> str:
+    return "vector_entry_point" if isinstance(config, PongConfig) else "sync"
+
+
+def _pong(context: Any, *, threads: int) -> Any:
+    modes = need("gymnasium.vector", extra="rl").AutoresetMode
+    # RLlib begins an episode in a step of its own
+    return pong.vector_env(context["num_envs"], threads=threads, autoreset_mode=modes.NEXT_STEP)
+
+
+def _maze(context: Any) -> Any:
+    from stpn.tasks.maze import MazeEnv
+
+    return MazeEnv()

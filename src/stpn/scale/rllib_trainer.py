@@ -1,0 +1,169 @@
+"""A trainer whose agent learns in RLlib: `stpn train TASK --rllib`.
+
+To everything around it a trainer like any other, with the run directories, measurements and final
+figures of one. Checkpoints hold the agent and the optimizer under the names that the plain trainer
+of the task gives them, so either can go on where the other stopped. A resumed run starts new
+episodes: RLlib does not save environments, and is not bit-identical from one time to the next.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+from stpn import experiments
+from stpn.scale.cluster import Resources, connected, require_room
+from stpn.scale.rllib import MODULE_ID, POWER, agent_from, agent_into
+from stpn.scale.rllib_algorithms import algorithm_config
+from stpn.training import checkpoint
+from stpn.training.agent import Agent
+from stpn.training.evaluation import play
+from stpn.training.reinforcement import ReinforcementTrainer
+from stpn.training.rl_config import AgentConfig
+from stpn.training.trainer import Evaluation, Row, State, Trainer, stream
+
+OPTIMIZER = f"{MODULE_ID}_default_optimizer"
+
+
+class RLlibTrainer(Trainer):
+    """One iteration of an RLlib algorithm is an update."""
+
+    config: AgentConfig
+    model: Agent
+    proficiency_name = "reward"
+    sample_unit = "steps"
+
+    def __init__(self, config: AgentConfig) -> None:
+        plain: Any = experiments.get(config.task).trainer_class()
+        self.plain: ReinforcementTrainer[AgentConfig] = plain(config)
+        """The task's own trainer: network, environments and final figures are as it has them."""
+        self.config, self.model = self.plain.config, self.plain.model
+        with ExitStack() as stack:
+            stack.callback(self.plain.close)
+            ray = stack.enter_context(connected())
+            if config.env_runners:
+                require_room(ray, Resources(cpus=1))
+            self.algorithm = algorithm_config(
+                config, hidden_size=self.plain.model.core.hidden_size
+            ).build_algo()
+            stack.callback(self.algorithm.stop)
+            agent_into(self.algorithm, self.model)
+            self._open = stack.pop_all()
+        self.loss = math.nan
+        self.samples = 0
+        """Steps of all environments together."""
+        self._before = 0  # the steps of earlier sessions
+        self._results: dict[str, float] = {}
+
+    @property
+    def done(self) -> int:  # type: ignore[override]
+        return min(self._units(self.samples), self.total)
+
+    def advance(self) -> Row | None:
+        before = self.done
+        result = self.algorithm.train()
+        self.samples = self._before + int(result["num_env_steps_sampled_lifetime"])
+        self._note(result)
+        every = self.config.eval_every
+        due = self.done // every > before // every
+        return self._row() if due or self.done >= self.total else None
+
+    def evaluate(self) -> Evaluation:
+        self._fetch()
+        return self.plain.evaluate()
+
+    def state_dict(self) -> State:
+        self._fetch()
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self._optimizer_state(),
+            "updates": self.samples // (self.config.agents * self.config.rollout),
+            "sums": {},
+            "counts": {},
+            "actor": {},
+            "steps": self.samples,
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        checkpoint.load_module(self.model, state["model"])
+        agent_into(self.algorithm, self.model)
+        self._load_optimizer(state["optimizer"])
+        steps = state["updates"] * self.config.agents * self.config.rollout
+        self.samples = self._before = state.get("steps", steps)
+
+    def close(self) -> None:
+        self._open.close()
+
+    def _units(self, steps: int) -> int:
+        """The maze counts updates."""
+        one = self.config.agents * self.config.rollout
+        return steps if self.config.total_field == "steps" else steps // one
+
+    def _fetch(self) -> None:
+        """The learner's weights into `model`."""
+        self.model.load_state_dict(agent_from(self.algorithm).state_dict())
+
+    def _note(self, result: dict[str, Any]) -> None:
+        learner = result.get("learners", {}).get(MODULE_ID, {})
+        loss = float(learner.get("total_loss", math.nan))
+        if math.isfinite(loss):  # NaN: no update in this iteration
+            self.loss = loss
+        players = result["env_runners"]
+        found = {
+            "train_reward": players.get("episode_return_mean"),
+            "train_power": players.get(POWER),
+        }
+        self._results |= {
+            name: float(value)
+            for name, value in found.items()
+            if value is not None and math.isfinite(value)
+        }
+
+    def _row(self) -> Row:
+        self._fetch()
+        episodes = self.config.eval_episodes
+        env = self.plain.make_env(min(episodes, self.config.agents))
+        seed = int(
+            torch.randint(
+                2**31, (), generator=stream(self.config.seed, "measurement", self.samples)
+            )
+        )
+        try:
+            played = play(
+                self.model,
+                env,
+                episodes,
+                seed=seed,
+                generator=stream(self.config.seed, "measurement", self.samples, "actions"),
+                greedy=self.config.greedy,
+            )
+        finally:
+            env.close()
+        return {
+            "step": self.done,
+            "proficiency": float(played.rewards.mean()),
+            "power": played.power,
+            "loss": self.loss,
+            **self._results,
+        }
+
+    def _optimizer_state(self) -> dict[str, Any]:
+        """Adam's, in the form and under the numbers that torch gives it."""
+        learner = self.algorithm.learner_group.get_state(components="learner")["learner"]
+        state = dict(learner["optimizer"][OPTIMIZER]["state"])
+        moments = {
+            int(index): {name: torch.as_tensor(value) for name, value in values.items()}
+            for index, values in state["state"].items()
+        }
+        return {**self.plain.optimizer.state_dict(), "state": moments}
+
+    def _load_optimizer(self, saved: dict[str, Any]) -> None:
+        checkpoint.load_optimizer(self.plain.optimizer, saved)  # does it fit?
+        learner = self.algorithm.learner_group.get_state(components="learner")["learner"]
+        own = learner["optimizer"][OPTIMIZER]
+        state = {**own["state"], "state": saved["state"]}
+        optimizer = {OPTIMIZER: {**own, "state": state}}
+        self.algorithm.set_state({"learner_group": {"learner": {"optimizer": optimizer}}})

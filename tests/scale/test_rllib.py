@@ -1,0 +1,233 @@
+"""Cores in RLlib: replayed as they were lived, learning, and weights that travel both ways."""
+
+from __future__ import annotations
+
+import math
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
+from ray.rllib.core.columns import Columns
+
+import stpn
+from stpn import experiments
+from stpn.errors import CheckpointError, ConfigError
+from stpn.scale.rllib import agent_from, agent_into, state_bytes
+from stpn.scale.rllib_algorithms import algorithm_config
+from stpn.training import session
+from stpn.training.trainer import Trainer
+
+
+class Noise(gym.Env):
+    """Images, of which nothing is to be learnt, in episodes of seven steps."""
+
+    observation_space = gym.spaces.Box(0, 255, (1, 36, 40), np.uint8)
+    action_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def __init__(self, context=None):
+        super().__init__()
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._see(), {}
+
+    def step(self, action):
+        self.steps += 1
+        return self._see(), 1.0, self.steps == 7, False, {}
+
+    def _see(self):
+        return self.np_random.integers(0, 256, (1, 36, 40), np.uint8)
+
+
+class Watching(PPOTorchLearner):
+    """Compares what is replayed with what was sampled."""
+
+    differences: list[float] = []  # noqa: RUF012  (shared with the test on purpose)
+
+    def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
+        lived, replayed = batch[Columns.ACTION_DIST_INPUTS], fwd_out[Columns.ACTION_DIST_INPUTS]
+        real = batch[Columns.LOSS_MASK]
+        self.differences.append(float((lived - replayed.detach())[real].abs().max()))
+        return super().compute_loss_for_module(
+            module_id=module_id, config=config, batch=batch, fwd_out=fwd_out
+        )
+
+
+def settings(model="stpnr", **changes):
+    small = {"agents": 2, "rollout": 40, "sequence": 8, "minibatch": 80, "epochs": 1, "threads": 1}
+    changes = {"hidden_size": 8, "env": "CartPole-v1", "rllib": True, **small, **changes}
+    return experiments.default_config("gym", model, **changes)
+
+
+def build(config, **changes):
+    """The algorithm; a network that starts at zero would replay anything."""
+    algorithm = algorithm_config(config, hidden_size=config.hidden_size)
+    return algorithm.training(**changes).build_algo()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env", ["CartPole-v1", Noise])
+@pytest.mark.parametrize("model", ["stpnr", "stpnl", "modplast", "lstm", "mlp"])
+def test_with_learning_rate_zero_the_replay_is_what_was_lived(ray, model, env):
+    """Three iterations: episodes that go on from one to the next, and padded sequences."""
+    changed = {"lr": 0.0, "learner_class": Watching}
+    config = settings(model, relative_value=False)
+    algorithm = algorithm_config(config, hidden_size=8).environment(env).training(**changed)
+    algorithm = algorithm.build_algo()
+    Watching.differences.clear()
+    try:
+        for _ in range(3):
+            result = algorithm.train()
+    finally:
+        algorithm.stop()
+    assert len(Watching.differences) >= 3
+    assert max(Watching.differences) < 1e-5
+    assert result["env_runners"]["power"] > 0
+
+
+def test_power_in_the_results_is_that_of_the_meter(ray):
+    algorithm = build(settings(num_layers=2))
+    try:
+        (episode, *_) = algorithm.env_runner.sample(num_episodes=1)
+        agent = agent_from(algorithm)
+    finally:
+        algorithm.stop()
+    seen = torch.as_tensor(np.stack(episode.get_observations()[:-1])).unsqueeze(0)
+    with stpn.EnergyMeter(agent.core) as meter, torch.no_grad():
+        agent(seen)
+    measured = torch.stack([*meter.per_step.values()]).sum(0)
+    reported = torch.as_tensor(np.array(episode.get_extra_model_outputs("power")))
+    torch.testing.assert_close(reported, measured, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["ppo", "appo", "impala"])
+def test_weights_go_both_ways(ray, tmp_path, algorithm):
+    config = settings(algorithm=algorithm)
+    first = build(config)
+    try:
+        for _ in range(6):
+            result = first.train()
+        before = agent_from(first)
+        first.save_to_path(tmp_path / "saved")
+        loss = result["learners"]["default_policy"]["total_loss"]
+    finally:
+        first.stop()
+    assert math.isfinite(loss) or algorithm != "ppo"  # the others may have learnt nothing just now
+
+    agent = agent_from(tmp_path / "saved")
+    if algorithm == "ppo":  # the others learn on in a thread
+        assert equal(agent, before)
+    with torch.no_grad():
+        for parameter in agent.parameters():
+            parameter.normal_()
+    second = build(config)
+    try:
+        agent_into(second, agent)
+        assert equal(agent_from(second), agent)
+        assert equal(second.get_module().agent, agent)  # and those who play have them, too
+        agent_into(second, agent_from(tmp_path / "saved"))
+        assert not equal(agent_from(second), agent)
+    finally:
+        second.stop()
+
+
+def test_what_is_no_checkpoint_is_named(tmp_path):
+    with pytest.raises(CheckpointError, match="is not a checkpoint of an RLlib algorithm"):
+        agent_from(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_few_iterations_on_cartpole_improve(ray, tmp_path):
+    config = experiments.default_config(
+        "gym", "stpnr", rllib=True, hidden_size=16, threads=1, steps=9000, eval_every=3000
+    )
+    rows = session.start(config, tmp_path).run.metrics()
+    assert rows[-1]["proficiency"] > 1.3 * rows[0]["proficiency"]
+    assert rows[-1]["train_reward"] > 1.3 * rows[0]["train_reward"]
+    assert rows[-1]["power"] > 0
+    assert rows[-1]["train_power"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "small"),
+    [
+        ("pendulum", {"rollout": 128, "epochs": 1, "eval_every": 128}),
+        ("pong", {"agents": 2, "rollout": 6, "hidden_size": 4, "eval_every": 10**6}),
+        ("maze", {"agents": 4, "algo": "ppo", "concentration": 0.0, "eval_every": 1}),
+    ],
+)
+def test_the_tasks_of_the_paper_are_ready_and_either_trainer_goes_on(ray, task, small):
+    total = {"iterations": 1} if task == "maze" else {"steps": 10**6}
+    if task == "maze":
+        small = {**small, "eval_episodes": 4, "minibatch": 200}
+    common = {"threads": 1, **small, **total}
+    config = experiments.default_config(task, rllib=True, **common)
+    trainer = experiments.get(task).build_trainer(config)
+    try:
+        while trainer.done == 0:
+            row = trainer.advance()
+        saved = trainer.state_dict()
+        trainer.load_state_dict(saved)
+    finally:
+        trainer.close()
+    assert saved["steps"] == trainer.samples > 0
+    if task != "pong":  # the first row of Pong would be minutes away
+        assert row["power"] > 0
+    plain = experiments.get(task).build_trainer(experiments.default_config(task, **common))
+    try:
+        plain.load_state_dict(saved)
+        assert isinstance(plain, Trainer)
+        assert equal(plain.model, trainer.model)
+        plain.state_dict()
+    finally:
+        plain.close()
+
+
+def test_algorithms_follow_the_task():
+    from stpn.scale.rllib_algorithms import chosen
+
+    assert chosen(experiments.default_config("pong", rllib=True)) == "impala"
+    assert chosen(experiments.default_config("pendulum", rllib=True)) == "ppo"
+    assert chosen(experiments.default_config("pong", rllib=True, algorithm="appo")) == "appo"
+
+
+def test_the_settings_of_pendulum_arrive():
+    config = algorithm_config(experiments.default_config("pendulum", rllib=True), hidden_size=64)
+    assert (config.gamma, config.lambda_, config.clip_param) == (0.99, 0.95, 0.2)
+    assert (config.num_epochs, config.minibatch_size, config.grad_clip) == (10, 64, 40.0)
+    assert config.lr == [[0, 3e-4], [4_000_000, 0.0]]
+    model = config.rl_module_spec.model_config
+    assert (model["max_seq_len"], model["core"]["clamp"], model["core"]["norm"]) == (20, 0.1, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"agents": 3, "env_runners": 2}, "3 agents cannot be shared evenly by 2"),
+        ({"optimizer": "SGD"}, "RLlib learns by Adam, not by SGD"),
+    ],
+)
+def test_what_rllib_cannot_do_is_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        algorithm_config(settings(**changes), hidden_size=8)
+
+
+@pytest.mark.parametrize("changes", [{"algorithm": "appo"}, {"env_runners": 2}])
+def test_settings_of_rllib_without_it_are_refused(changes):
+    with pytest.raises(ConfigError, match="is a setting of RLlib: add --rllib"):
+        settings(rllib=False, **changes)
+
+
+def test_bytes_of_a_state():
+    assert state_bytes(stpn.build("stpnr", 4, 8)) == 4 * (8 + 8 * 12)
+    assert state_bytes(stpn.build("mlp", 4, 8)) == 0
+
+
+def equal(a, b):
+    theirs = b.state_dict()
+    return all(torch.equal(value, theirs[name]) for name, value in a.state_dict().items())
