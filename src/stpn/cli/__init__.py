@@ -21,6 +21,7 @@ COMMANDS = {
     "train": ("stpn.cli.train", "train a model on a task of the paper"),
     "resume": ("stpn.cli.resume", "go on with a run that was stopped"),
     "sweep": ("stpn.cli.sweep", "a whole grid of models and seeds in worker processes"),
+    "tune": ("stpn.cli.tune", "search for good settings on Ray Tune"),
     "show": ("stpn.cli.show", "what a run is and how far it got"),
     "eval": ("stpn.cli.evaluate", "measure a run's network again"),
     "watch": ("stpn.cli.watch", "one episode of an agent as GIF or MP4, with its power"),
