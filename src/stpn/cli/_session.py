@@ -32,7 +32,6 @@ def conduct(work: Callable[[Reporter, Stop], Outcome], output: Output) -> int:
     """Run a session with the reporters that `output` asks for; say how it ended."""
     from stpn.cli import FAILED, MISUSED
     from stpn.cli._progress import emit
-    from stpn.cli._results import print_summary
     from stpn.training.loop import Stop
 
     stop = Stop()
@@ -50,13 +49,21 @@ def conduct(work: Callable[[Reporter, Stop], Outcome], output: Output) -> int:
         else:
             print("interrupted; the last checkpoint is kept")
         return 128 + signal.SIGINT
+    return conclude(outcome, output, signal_number=stop.signal)
+
+
+def conclude(outcome: Outcome, output: Output, *, signal_number: int | None = None) -> int:
+    """The closing words and the exit code of a session that ended without an error."""
+    from stpn.cli._progress import emit
+    from stpn.cli._results import print_summary
+
     command = f"stpn resume {outcome.run.path}"
     if not outcome.finished:
         if output.json:
             emit("stopped", run=str(outcome.run.path), resume=command)
         else:
             print(f"stopped and saved; go on with:\n  {command}")
-        return 128 + (stop.signal or signal.SIGINT)
+        return 128 + (signal_number or signal.SIGINT)
     assert outcome.summary is not None
     if output.json:
         emit("finished", run=str(outcome.run.path), summary=outcome.summary)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,9 +11,12 @@ from typing import Annotated, Any
 import tyro
 
 from stpn import experiments
-from stpn.cli._session import Output, conduct
+from stpn._extras import need
+from stpn.cli._follow import follow
+from stpn.cli._session import Output, conclude, conduct
 from stpn.config import RunConfig, from_dict
 from stpn.errors import ConfigError
+from stpn.runs import Run
 
 DEFAULT_TASK = "art"
 ENVIRONMENT_TASK = "gym"  # `--env NAME` in place of a task of the paper
@@ -26,17 +30,42 @@ class Place:
     """JSON file with settings (one that `stpn tune` or a run's config.json gives); flags win."""
     out: Path = Path("runs")
     """Root of the run directories: OUT/<task>/<model>/seed<N>."""
+    workers: int = 1
+    """Processes that share every batch of a supervised task (extra `ray`); OUT must be on storage
+    that all of them see. The same command goes on with a run that was interrupted."""
+    address: str | None = None
+    """With --workers: HOST:PORT of a Ray cluster, or auto. None: one that runs here, or an own
+    instance."""
 
 
 def run(arguments: list[str]) -> int:
     config, place, output = parse(arguments)
     config.check()
+    if place.workers != 1:
+        return _train_in_parallel(config, place, output)
+    if place.address is not None:
+        raise ConfigError("--address is for training by several --workers")
     from stpn.training import session  # after the check: torch takes its time to load
 
     return conduct(
         lambda reporter, stop: session.start(config, place.out, reporter=reporter, stop=stop),
         output,
     )
+
+
+def _train_in_parallel(config: RunConfig, place: Place, output: Output) -> int:
+    need("ray", extra="ray")
+    from stpn.scale import data_parallel
+
+    with follow(Run(place.out / config.directory), config, output):
+        try:
+            outcome = data_parallel.train(
+                config, place.out, workers=place.workers, address=place.address
+            )
+        except KeyboardInterrupt:
+            print("interrupted; the same command goes on from the last checkpoint")
+            return 128 + signal.SIGINT
+    return conclude(outcome, output)
 
 
 def parse(arguments: list[str]) -> tuple[RunConfig, Place, Output]:

@@ -19,6 +19,10 @@ from stpn.errors import ConfigError, StpnError
 
 REACH_SECONDS = 5.0
 """How long an address may take to answer."""
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+SETTINGS = b"\x04"
+"""Ray speaks gRPC, hence HTTP/2: a server returns a frame of this type for the greeting. Anything
+else that listens there, Ray would wait for."""
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 
 
@@ -75,7 +79,7 @@ def connected(address: str | None = None, *, cpus: int | None = None) -> Iterato
         settings |= {"include_dashboard": False, "num_cpus": cpus}
     try:
         ray.init(address, **settings)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise ClusterError(f"cannot join a Ray cluster at {address!r}: {error}") from error
     try:
         yield ray
@@ -113,23 +117,34 @@ def _answers(address: str) -> bool:
     if not host or not port.isdigit():
         raise ConfigError(f"an address is auto, local or HOST:PORT, not {address!r}")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_SECONDS).close()
+        with socket.create_connection((host.strip("[]"), int(port)), REACH_SECONDS) as connection:
+            if os.environ.get("RAY_USE_TLS", "0") != "0":
+                return True  # whoever answers, answers in cipher
+            connection.sendall(GREETING)
+            return connection.recv(9)[3:4] == SETTINGS
     except (OSError, OverflowError):
         return False
-    return True
 
 
-def require_room(ray: Any, wanted: Resources) -> None:
-    """Raise ClusterError unless some node, were it idle, could take one run."""
+def require_room(ray: Any, wanted: Resources, count: int = 1) -> None:
+    """Raise ClusterError unless the cluster, were it idle, could take `count` runs at once."""
     wanted.check()
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    for node in nodes:
-        enough_memory = wanted.memory is None or node.get("memory", 0) >= wanted.memory
-        if node.get("CPU", 0) >= wanted.cpus and enough_memory:
-            return
+    places = sum(_places(node, wanted) for node in nodes)
+    if places >= count:
+        return
+    cpus = sum(node.get("CPU", 0) for node in nodes)
     most = max((node.get("CPU", 0) for node in nodes), default=0)
     memory = max((node.get("memory", 0) for node in nodes), default=0) / 2**30
+    what = "a run needs" if count == 1 else f"{count} workers at once need each"
     raise ClusterError(
-        f"a run needs {wanted}, more than any of the cluster's {len(nodes)} nodes has "
-        f"(at most {most:g} CPUs and {memory:.3g} GiB)"
+        f"{what} {wanted}; the cluster has {cpus:g} CPUs on {len(nodes)} nodes, "
+        f"none with more than {most:g} CPUs and {memory:.3g} GiB"
     )
+
+
+def _places(node: dict[str, float], wanted: Resources) -> int:
+    places = node.get("CPU", 0) // wanted.cpus
+    if wanted.memory is not None:
+        places = min(places, node.get("memory", 0) // wanted.memory)
+    return int(places)

@@ -155,22 +155,24 @@ class Worker:
         reporters: list[Reporter] = [_Relay(self)]
         if tensorboard.available():
             reporters.append(tensorboard.TensorBoard())
-        deadline = time.monotonic() + LOCK_SECONDS
-        while True:
-            try:
-                outcome = session.ensure(
-                    config, root, reporter=Several(*reporters), stop=self._stop
-                )
-                break
-            except RunInUse:
-                # a lost node's lock outlives it for as long as the file server believes in it
-                if time.monotonic() >= deadline or self._stop.requested:
-                    raise
-                time.sleep(0.5)
+        outcome = ensure(config, root, Several(*reporters), self._stop)
         if outcome.finished:
             self.tell("finished", summary=outcome.summary)
         else:
             self.tell("stopped")
+
+
+def ensure(config: RunConfig, root: Path, reporter: Reporter, stop: Stop) -> session.Outcome:
+    """`session.ensure`, with patience: the process that was lost may still seem to hold the run,
+    for as long as a file server believes in it."""
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            return session.ensure(config, root, reporter=reporter, stop=stop)
+        except RunInUse:
+            if time.monotonic() >= deadline or stop.requested:
+                raise
+            time.sleep(0.5)
 
 
 class _Relay(Reporter):

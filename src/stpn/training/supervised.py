@@ -10,7 +10,7 @@ import dataclasses
 from abc import abstractmethod
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,7 @@ POWER_POINTS = 200
 """Longest power curve in a summary; a longer sequence is averaged over stretches."""
 
 Config = TypeVar("Config", bound=RunConfig)
+LossAndValue: TypeAlias = tuple[Tensor, Tensor]  # (), ()
 
 
 class SequenceModel(nn.Module):
@@ -46,6 +47,13 @@ class SequenceModel(nn.Module):
         return self.readout(y[:, -1] if self.last_only else y)
 
 
+class Parallel(Protocol):
+    """Several processes that train one model on a part of every batch each."""
+
+    def loss(self, trainer: SupervisedTrainer[Any], x: Tensor, target: Tensor) -> LossAndValue:
+        """Of a batch that all processes have: what this one must differentiate, and its loss."""
+
+
 class SupervisedTrainer(Trainer, Generic[Config]):
     """Gradient steps on batches. A task says what a batch, the loss and a row are."""
 
@@ -57,6 +65,8 @@ class SupervisedTrainer(Trainer, Generic[Config]):
         self.model = model
         self.network: nn.Module = model
         """What computes; a data-parallel wrapper of `model` may take its place."""
+        self.parallel: Parallel | None = None
+        """Who works with this process, if anyone."""
         self.optimizer = optim.build(config.optimizer, model.parameters(), lr=config.lr)
         self.updates = self.samples = self.done = 0
         self.loss = float("nan")
@@ -76,8 +86,11 @@ class SupervisedTrainer(Trainer, Generic[Config]):
 
     def advance(self) -> Row | None:
         x, target = self.batch()
-        loss = self.loss_of(self.network(x), target)
-        self.loss = finite.check_loss(loss.detach(), self.model, self._when())
+        if self.parallel is None:
+            loss = value = self.loss_of(self.network(x), target)
+        else:
+            loss, value = self.parallel.loss(self, x, target)
+        self.loss = finite.check_loss(value.detach(), self.model, self._when())
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
