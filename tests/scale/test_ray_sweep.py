@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
+import time
 
 import pytest
 import torch
 
 from stpn import experiments
 from stpn.runs import Run
-from stpn.scale.cluster import Resources
+from stpn.scale.cluster import ClusterError, Resources
 from stpn.scale.sweep import RayExecutor
 from stpn.sweep import plan
 from stpn.training import checkpoint, session
@@ -172,7 +176,7 @@ def test_too_few_resources_are_an_error_at_once(ray, tmp_path):
     jobs = plan([config()], tmp_path)
     with pytest.raises(ClusterError, match=r"needs 99 CPUs, more than any .* has \(at most 2 CPUs"):
         RayExecutor(ray, resources=Resources(cpus=99)).execute(jobs, pytest.fail)
-    with pytest.raises(ClusterError, match="needs 1 CPU and 1.07e\\+09 GiB"):
+    with pytest.raises(ClusterError, match=r"needs 1 CPU and 1\.07e\+09 GiB"):
         RayExecutor(ray, resources=Resources(memory=2**60)).execute(jobs, pytest.fail)
     assert list(tmp_path.iterdir()) == []
 
