@@ -60,7 +60,8 @@ struct Kernels {
 void run_team(int threads, void (*body)(void*, int, int), void* context);
 
 // Memory of the calling thread that later calls reuse; 64-byte aligned, contents arbitrary.
-// Slot 0: what a call shares with its team; slot 1: what a member of the team has to itself.
+// Slot 0: what a call shares with its team; 1: what a member of the team has to itself; 2: what
+// members add up.
 void* scratch(int slot, uint64_t bytes);
 
 }  // namespace stpn

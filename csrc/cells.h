@@ -125,21 +125,21 @@ template <class P> struct Cell<P, CellKind::kPlain> {
   static STPN_INLINE void settle(const Sh& sh, Neurons<T>& lane, const T*, T* record, T* power) {
     normalise(sh, lane, record, power);
     activate(Activation(sh.call.activation), lane.z, lane.post, sh.s.Rp);
-    copy(lane.h, lane.post, sh.H);
+    copy(lane.h + sh.first, lane.post, sh.units);
   }
   static STPN_INLINE void recall(const Sh& sh, const T* record, const T* y, T* post, T* kept, T* eff) {
     recall_scales(sh, record, kept, eff);
-    copy(post, y, sh.H);
+    copy(post, y + sh.first, sh.units);
   }
   static STPN_INLINE void unsettle(const Sh& sh, Neurons<T>& lane, G& g, const T* dy, const T*, T dpower, bool free_f) {
     const auto kind = Activation(sh.call.activation);
     if (dy)
-      for (idx i = 0; i < sh.H; ++i) lane.dh[i] += dy[i];
+      for (idx i = 0; i < sh.units; ++i) lane.dh[i] += dy[sh.first + i];
     vectors<T>(sh.s.Rp, [&](idx i) STPN_LAMBDA {
       store(lane.z + i, through<T>(kind, load(lane.post + i), load(lane.dh + i) + load(lane.s1 + i)));
     });
     coefficients(sh, lane, g.bias, dpower, free_f);
-    clear(lane.dh, sh.H);
+    clear(lane.dh, sh.units);
   }
   static STPN_INLINE void propagate(const Sh&, Neurons<T>&, G&, T*, T) {}
 };

@@ -95,11 +95,17 @@ template <class P, CellKind K> Record record_layout(idx R, idx H) {
 }
 
 // Typed view of a call with its parameters packed to whole vectors; shared by the team.
+//
+// A strip is the same view of some rows of a plain feed-forward cell, numbered from zero: their
+// synapses, biases and records, and their place in the hidden state.
 template <class P, CellKind K> struct Shared {
   using T = typename P::T;
   const Call& call;
   idx B, T_, I, H, Hp;
+  idx rows;              // of all strips
+  idx first = 0, units;  // the strip's place in the hidden state
   Synapses<T> s;
+  T* power;  // (B, T) of the call, or of the strip
   T *bias, *power_weight;            // (Rp), (Dp)
   T *v, *ln_w, *ln_b, *w_h, *w_abs;  // (Hp) x 3, (H, Hp), (Hp)
   T d = 0, eta = 0;
@@ -114,6 +120,8 @@ template <class P, CellKind K> struct Shared {
     s.Dp = padded<T>(s.D);
     s.Rp = padded<T>(s.R);
     s.clamp = T(c.clamp);
+    rows = s.R, units = H;
+    power = at<T>(c.power);
     has_hidden = inner || c.recurrent;
     record = record_layout<P, K>(s.R, H);
     Arena count;
@@ -123,6 +131,15 @@ template <class P, CellKind K> struct Shared {
     fill();
   }
 
+  void take_strip(idx from, idx to) {
+    first = from, units = to - from;
+    s.R = to - from, s.Rp = padded<T>(to - from);
+    s.parameters += from * s.Dp * kSlots<P>;
+    bias += from;
+    idx* of_rows[] = {&record.n, &record.a, &record.eff, &record.fu, &record.fg, &record.gp, &record.fp};
+    for (idx* offset : of_rows) *offset += from;
+  }
+
  private:
   T* parameters;
 
@@ -130,7 +147,7 @@ template <class P, CellKind K> struct Shared {
 
   void layout(Arena& a) {
     s.parameters = parameters = a.take<T>(s.R * s.Dp * kSlots<P>);
-    bias = a.take<T>(s.Rp);
+    bias = a.take<T>(s.Rp + kLanes<T>);  // read in whole vectors, wherever a strip begins
     power_weight = a.take<T>(s.Dp);
     v = a.take<T>(Hp);
     ln_w = a.take<T>(Hp);
@@ -183,6 +200,11 @@ template <class P, CellKind K> struct Gradients {
     w_h = a.take<T>(K == CellKind::kFastWeights ? sh.H * sh.Hp : 0);
     d = a.take<T>(1);
     eta = a.take<T>(1);
+  }
+
+  void take_strip(idx from, idx Dp) {
+    synapses += from * Dp * kSlots<P>;
+    bias += from;
   }
 };
 

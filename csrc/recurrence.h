@@ -18,14 +18,16 @@ template <class P, CellKind K> class Member {
   const Shared<P, K>& sh;
   const Call& c;
   const Synapses<T>& s;
+  const idx width;                 // lanes in use
   idx every = 0, checkpoints = 0;  // of the backward pass
   Gradients<P, K> grads;
   Neurons<T> lanes[kGroup];
   Lane<T>* active[kGroup];
 
  public:
-  // `gradients` is null for a forward pass.
-  Member(const Shared<P, K>& shared, Gradients<P, K>* gradients) : sh(shared), c(shared.call), s(shared.s) {
+  // For at most `most` sequences; `gradients` is null for a forward pass.
+  Member(const Shared<P, K>& shared, const Gradients<P, K>* gradients, idx most)
+      : sh(shared), c(shared.call), s(shared.s), width(most < kGroup ? most : kGroup) {
     const bool backward = gradients;
     if (backward) grads = *gradients, plan_segments();
     Arena count;
@@ -46,7 +48,7 @@ template <class P, CellKind K> class Member {
   // A segment of every lane should stay in the second-level cache, unless that would make the
   // checkpoints outgrow the segments.
   void plan_segments() {
-    const idx cache = 384 * 1024, step = s.R * s.Dp * idx(sizeof(T)) * kGroup;
+    const idx cache = 384 * 1024, step = s.R * s.Dp * idx(sizeof(T)) * width;
     idx root = 1;
     while (root * root < sh.T_) ++root;
     every = cache / step;
@@ -58,7 +60,8 @@ template <class P, CellKind K> class Member {
 
   void layout(Arena& a, bool backward) {
     const idx n = s.R * s.Dp;
-    for (auto& lane : lanes) {
+    for (idx k = 0; k < width; ++k) {
+      Neurons<T>& lane = lanes[k];
       layout_lane<P, K>(a, lane, sh, every);
       lane.f_own = a.take_raw<T>(n);
       if (backward) {
@@ -75,6 +78,9 @@ template <class P, CellKind K> class Member {
   T* record(idx b, idx t) const { return c.saved ? at<T>(c.saved) + (b * sh.T_ + t) * c.saved_size : nullptr; }
   bool fresh(idx b, idx t) const { return c.reset && at<uint8_t>(c.reset)[b * c.reset_sb + t * c.reset_st]; }
   const T* initial(int64_t address, idx b, idx n) const { return address ? at<T>(address) + b * n : nullptr; }
+  T* power(idx b, idx t) const { return sh.power ? sh.power + b * sh.T_ + t : nullptr; }
+  // Of an array (B, rows, D), those of the strip.
+  T* rows(int64_t address, idx b) const { return at<T>(address) + (b * sh.rows + sh.first) * s.D; }
 
   void start(Neurons<T>& lane, idx b) {
     lane.b = b;
@@ -92,8 +98,8 @@ template <class P, CellKind K> class Member {
 
   // F_0 into padded rows.
   void load_f(T* to, idx b, bool zero) {
-    const T* f0 = initial(c.f0, b, s.R * s.D);
-    if (!f0 || zero) return clear(to, s.R * s.Dp);
+    if (!c.f0 || zero) return clear(to, s.R * s.Dp);
+    const T* f0 = rows(c.f0, b);
     if (s.D == s.Dp) return copy(to, f0, s.R * s.D);
     for (idx i = 0; i < s.R; ++i) {
       copy(to + i * s.Dp, f0 + i * s.D, s.D);
@@ -116,7 +122,7 @@ template <class P, CellKind K> class Member {
 
   // The update that ends a sequence, into the caller's final state.
   void finish(Neurons<T>& lane) {
-    T* out = at<T>(c.f_T) + lane.b * s.R * s.D;
+    T* out = rows(c.f_T, lane.b);
     if constexpr (kUpdatesFirst) return store_rows(out, lane.f_src);
     lane.f_dst = s.D == s.Dp ? out : lane.f_own;
     update_sweep<P>(s, lane);
@@ -138,7 +144,7 @@ template <class P, CellKind K> class Member {
       const bool zero = fresh(lane.b, 0);
       load_hidden(lane, zero);
       lane.f_src = lane.f_dst = lane.f_own;
-      if (c.f0 && !zero && s.D == s.Dp) lane.f_src = at<T>(c.f0) + lane.b * s.R * s.D;
+      if (c.f0 && !zero && s.D == s.Dp) lane.f_src = rows(c.f0, lane.b);
       else load_f(lane.f_own, lane.b, zero);
       if constexpr (kUpdatesFirst) {
         copy(lane.post, lane.h, sh.H), copy(lane.pre_prev, lane.h, sh.H);
@@ -169,8 +175,8 @@ template <class P, CellKind K> class Member {
       for (int k = 0; k < running; ++k) {
         Neurons<T>& lane = static_cast<Neurons<T>&>(*active[k]);
         if (updates) lane.f_src = lane.f_dst = lane.f_own;
-        Cell<P, K>::settle(sh, lane, x(lane.b, t), record(lane.b, t), c.power ? at<T>(c.power) + lane.b * sh.T_ + t : nullptr);
-        copy(y(lane.b, t), lane.h, sh.H);
+        Cell<P, K>::settle(sh, lane, x(lane.b, t), record(lane.b, t), power(lane.b, t));
+        copy(y(lane.b, t) + sh.first, lane.h + sh.first, sh.units);
         swap(lane.u, lane.u_prev);
         if (t + 1 == lane.len) {
           finish(lane);
@@ -180,8 +186,8 @@ template <class P, CellKind K> class Member {
     }
     for (idx k = 0; k < n; ++k)
       for (idx t = lanes[k].len; t < sh.T_; ++t) {
-        clear(y(lanes[k].b, t), sh.H);
-        if (c.power) at<T>(c.power)[lanes[k].b * sh.T_ + t] = 0;
+        clear(y(lanes[k].b, t) + sh.first, sh.units);
+        if (sh.power) *power(lanes[k].b, t) = 0;
       }
   }
 
@@ -271,7 +277,7 @@ template <class P, CellKind K> class Member {
   void last_gradient(Neurons<T>& lane, idx t0) {
     clear(lane.s1, s.Rp), clear(lane.s2, s.Rp), clear(lane.dpre, s.Dp);
     if (!c.df_T) return clear(lane.dF, s.R * s.Dp);
-    const T* df = at<T>(c.df_T) + lane.b * s.R * s.D;
+    const T* df = rows(c.df_T, lane.b);
     for (idx i = 0; i < s.R; ++i) {
       copy(lane.dF + i * s.Dp, df + i * s.D, s.D);
       clear(lane.dF + i * s.Dp + s.D, s.Dp - s.D);
@@ -393,7 +399,7 @@ template <class P, CellKind K> class Member {
       clear(lane.s1, s.Rp), clear(lane.s2, s.Rp), clear(lane.dpre, s.Dp);
       return;
     }
-    if (sh.has_hidden) copy(lane.dh, lane.du + (kInner ? 0 : sh.I), sh.H);
+    if (sh.has_hidden) copy(lane.dh, lane.du + (kInner ? 0 : sh.I) + sh.first, sh.units);
   }
 
   void store_initial_gradients(Neurons<T>& lane) {
@@ -408,10 +414,10 @@ template <class P, CellKind K> class Member {
           D *= T(c.decay);
         }
     }
-    if (c.dh0) copy(at<T>(c.dh0) + b * sh.H, lane.dh, sh.H);
+    if (c.dh0) copy(at<T>(c.dh0) + b * sh.H + sh.first, lane.dh, sh.units);
     if (c.dc0) copy(at<T>(c.dc0) + b * sh.H, lane.dc, sh.H);
     if (c.df0) {
-      T* to = at<T>(c.df0) + b * s.R * s.D;
+      T* to = rows(c.df0, b);
       for (idx i = 0; i < s.R; ++i) copy(to + i * s.D, lane.dF + i * s.Dp, s.D);
     }
   }

@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from stpn.nn import STPNl, STPNr
+import stpn
+from stpn.nn import STPNf, STPNl, STPNr
 from stpn.nn.fast_weights import FastWeights
 from stpn.nn.modulated import ModPlast
 from stpn.ops.backends import use_backend
@@ -72,6 +73,32 @@ def test_more_threads_than_sequences() -> None:
     expected = results(layer, x)
     torch.set_num_threads(5)
     torch.testing.assert_close(results(layer, x), expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post", None])
+@pytest.mark.parametrize(("batch", "threads"), [(1, 2), (1, 5), (2, 5)])
+def test_a_feed_forward_sequence_is_shared_out_by_rows(norm, batch, threads) -> None:
+    torch.manual_seed(0)
+    layer = STPNf(100, 45, batch_first=True, norm=norm, clamp=0.01, dtype=torch.float64)
+    x = torch.randn(batch, 30, 100, dtype=torch.float64)
+    reset = torch.rand(batch, 30) < 0.1
+    start = layer.initial_state(batch)
+    start = tuple(state._replace(f=torch.randn_like(state.f) / 100) for state in start)
+
+    def everything() -> list[Tensor]:
+        layer.zero_grad()
+        with stpn.EnergyMeter(layer, differentiable=True) as meter:
+            y, (state,) = layer(x, start, reset)
+        (y.square().sum() + state.f.sin().sum() + meter.power).backward()
+        return [y.detach(), state.f.detach(), meter.power.detach()] + [
+            parameter.grad for parameter in layer.parameters() if parameter.grad is not None
+        ]
+
+    with use_backend("native"):
+        torch.set_num_threads(1)
+        expected = everything()
+        torch.set_num_threads(threads)
+        torch.testing.assert_close(everything(), expected, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

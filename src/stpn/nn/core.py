@@ -178,6 +178,13 @@ class Recurrence(nn.Module):
             *(torch.zeros(batch + shape, device=device, dtype=dtype) for shape in shapes)
         )
 
+    def _start_state(self, input_size: int, batch: tuple[int, ...], like: Tensor) -> Any:
+        """A zero state that is only read: one zero, expanded. F of a large batch would take time
+        to clear and memory to read that the kernels do without."""
+        zero = like.new_zeros(())
+        shapes = self._state_shapes(input_size)
+        return self.state_type(*(zero.expand(batch + shape) for shape in shapes))
+
     def _checked_state(
         self, name: str, state: object, input_size: int, batch: tuple[int, ...], like: Tensor
     ) -> Any:
@@ -381,7 +388,7 @@ class RecurrentCore(Recurrence):
             )
         x = self._checked_input(x, (1, 2), "(B, I) or (I,)")
         batch = tuple(x.shape[:-1])
-        states = self._checked_states(state, batch)
+        states = self._checked_states(state, batch, writable=True)
         if reset is not None:
             reset = checks.mask("reset", reset, batch, "(x without features)", x.device)
         if _autocast(x):
@@ -424,8 +431,12 @@ class RecurrentCore(Recurrence):
             )
         return x
 
-    def _checked_states(self, state: object, batch: tuple[int, ...]) -> tuple[Any, ...]:
+    def _checked_states(
+        self, state: object, batch: tuple[int, ...], writable: bool = False
+    ) -> tuple[Any, ...]:
         like, layers = self._like(), list(self._layers())
+        if state is None and not writable:
+            return tuple(self._start_state(n, batch, like) for n, _ in layers)
         if state is None:
             return tuple(self._zero_state(n, batch, like.device, like.dtype) for n, _ in layers)
         if not isinstance(state, tuple) or type(state) is self.state_type:

@@ -93,6 +93,12 @@ def check_sequence(name: str, x: Tensor, reset: Tensor | None, lengths: Tensor |
             raise ValueError(f"lengths: expected 1 to {x.shape[1]}, got {lengths.tolist()}")
 
 
+def _expanded_zero(tensor: Tensor) -> bool:
+    return (
+        tensor.numel() > 1 and not any(tensor.stride()) and not tensor[(0,) * tensor.dim()].item()
+    )
+
+
 class Operands:
     """Fills a Call, and keeps what it points to alive."""
 
@@ -113,6 +119,10 @@ class Operands:
                 setattr(self.call, name, tensor.data_ptr())
                 if name == "saved":
                     self.call.saved_size = tensor.shape[2]
+
+    def put_start(self, **tensors: Tensor | None) -> None:
+        """Initial states; a zero that is expanded, as the layers start with, stays 0, too."""
+        self.put(**{n: t for n, t in tensors.items() if t is None or not _expanded_zero(t)})
 
     def put_sequence(self, name: str, tensor: Tensor | None) -> None:
         """An array (B, T, ...) with strides of its own."""
@@ -197,9 +207,8 @@ def _stpn_operands(
     call.B, call.T, call.I, call.H = batch, steps, inputs, hidden
     operands.put_sequence("x", x)
     operands.put_sequence("reset", reset)
-    operands.put(
-        h0=h0, c0=c0, f0=f0, weight=weight, bias=bias, lengths=lengths, power_weight=power_weight
-    )
+    operands.put_start(h0=h0, c0=c0, f0=f0)
+    operands.put(weight=weight, bias=bias, lengths=lengths, power_weight=power_weight)
     operands.put_rate("lambda_", lambda_, rows, columns)
     operands.put_rate("gamma", gamma, rows, columns)
     return operands

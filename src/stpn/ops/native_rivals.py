@@ -33,7 +33,8 @@ def _operands(
     call.B, call.T, call.I, call.H, call.recurrent = batch, steps, hidden, hidden, 1
     operands.put_sequence("x", p)
     operands.put_sequence("reset", reset)
-    operands.put(h0=h0, f0=f0, weight=weight, lengths=lengths, power_weight=power_weight)
+    operands.put_start(h0=h0, f0=f0)
+    operands.put(weight=weight, lengths=lengths, power_weight=power_weight)
     return operands
 
 
