@@ -122,7 +122,7 @@ template <class P, CellKind K> void backward(const Call& c) {
     reduce_slot(job, c.dlambda, kLambda, c.lambda_sr, c.lambda_sc);
     reduce_slot(job, c.dgamma, kGamma, c.gamma_sr, c.gamma_sc);
   }
-  if constexpr (P::alpha) reduce_slot(job, c.dalpha, kAlpha, s.D, 1);
+  if constexpr (P::alpha) reduce_slot(job, c.dalpha, kAlpha<P>, s.D, 1);
   reduce(job, c.dbias, 1, s.R, s.R, &G::bias);
   if constexpr (K == CellKind::kModPlast) {
     reduce(job, c.dmod_v, 1, H, H, &G::v);

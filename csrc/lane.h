@@ -120,6 +120,7 @@ template <class P, CellKind K> struct Shared {
     s.Dp = padded<T>(s.D);
     s.Rp = padded<T>(s.R);
     s.clamp = T(c.clamp);
+    s.lambda = K == CellKind::kFastWeights ? T(c.decay) : T(1), s.gamma = K == CellKind::kFastWeights ? T(c.rate) : T(1);
     rows = s.R, units = H;
     power = at<T>(c.power);
     has_hidden = inner || c.recurrent;
@@ -157,15 +158,12 @@ template <class P, CellKind K> struct Shared {
   }
 
   void fill() {
-    const T *w = at<T>(call.weight), *lambda = at<T>(call.lambda), *gamma = at<T>(call.gamma);
+    const T* w = at<T>(call.weight);
+    [[maybe_unused]] const T *lambda = at<T>(call.lambda), *gamma = at<T>(call.gamma);
     if constexpr (K == CellKind::kFastWeights) {
       for (idx i = 0; i < H; ++i) {
         copy(w_h + i * Hp, w + i * H, H);
-        for (idx j = 0; j < H; ++j) {
-          w_abs[j] += w[i * H + j] < 0 ? -w[i * H + j] : w[i * H + j];
-          parameter(i, j, kLambda) = T(call.decay);
-          parameter(i, j, kGamma) = T(call.rate);
-        }
+        for (idx j = 0; j < H; ++j) w_abs[j] += w[i * H + j] < 0 ? -w[i * H + j] : w[i * H + j];
       }
       copy(ln_w, at<T>(call.ln_weight), H);
       copy(ln_b, at<T>(call.ln_bias), H);
@@ -173,9 +171,11 @@ template <class P, CellKind K> struct Shared {
       for (idx i = 0; i < s.R; ++i)
         for (idx j = 0; j < s.D; ++j) {
           parameter(i, j, kW) = w[i * s.D + j];
-          parameter(i, j, kLambda) = K == CellKind::kModPlast ? T(1) : lambda[i * call.lambda_sr + j * call.lambda_sc];
-          parameter(i, j, kGamma) = K == CellKind::kModPlast ? T(1) : gamma[i * call.gamma_sr + j * call.gamma_sc];
-          if constexpr (P::alpha) parameter(i, j, kAlpha) = at<T>(call.alpha)[i * s.D + j];
+          if constexpr (P::rates) {
+            parameter(i, j, kLambda) = lambda[i * call.lambda_sr + j * call.lambda_sc];
+            parameter(i, j, kGamma) = gamma[i * call.gamma_sr + j * call.gamma_sc];
+          }
+          if constexpr (P::alpha) parameter(i, j, kAlpha<P>) = at<T>(call.alpha)[i * s.D + j];
         }
     }
     if (call.bias) copy(bias, at<T>(call.bias), s.R);

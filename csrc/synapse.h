@@ -32,7 +32,7 @@ struct Plan {
   static constexpr bool power = POWER;
   static constexpr bool alpha = ALPHA;      // G = W + alpha * F
   static constexpr bool own_pre = OWN_PRE;  // the update's pre-synaptic vector is not u
-  static constexpr bool rates = RATES;      // gradients of lambda and gamma are wanted
+  static constexpr bool rates = RATES;      // synapses have lambda and gamma; else all share two constants
   static_assert(!(OWN_PRE && RATES));
 };
 
@@ -44,13 +44,15 @@ template <class T> STPN_INLINE T divisor(T square) {
 
 // Parameters of a synapse, and the gradients of them. They are stored vector by vector, so that a
 // sweep follows one pointer: (R, Dp / lanes, slots, lanes), padding zero.
-enum Slot { kW, kLambda, kGamma, kAlpha };
-template <class P> constexpr int kSlots = P::alpha ? 4 : 3;
+enum Slot { kW, kLambda, kGamma };
+template <class P> constexpr int kAlpha = P::rates ? 3 : 1;
+template <class P> constexpr int kSlots = kAlpha<P> + (P::alpha ? 1 : 0);
 
 template <class T> struct Synapses {
   idx R, D, Dp, Rp;
   const T* parameters;
   T clamp;
+  T lambda, gamma;  // of all synapses, in plans without rates
 };
 
 template <class P> STPN_INLINE idx slot_index(idx Dp, idx i, idx j, int slot) {
@@ -91,6 +93,32 @@ template <class T> struct Lane {
 
 template <class P> using Row = typename P::T;
 
+// Constants that all synapses share are multiplied into the factors of a row.
+template <class P> STPN_INLINE V<Row<P>> kept_of(const Synapses<Row<P>>& s, Row<P> kept) {
+  return splat(P::rates ? kept : kept * s.lambda);
+}
+template <class P> STPN_INLINE V<Row<P>> post_of(const Synapses<Row<P>>& s, Row<P> post) {
+  return splat(P::rates ? post : post * s.gamma);
+}
+
+// F of the next step at column d of a row.
+template <class P>
+STPN_INLINE V<Row<P>> updated(V<Row<P>> f, V<Row<P>> lambda, V<Row<P>> gamma, V<Row<P>> pre, V<Row<P>> kept, V<Row<P>> post,
+                              V<Row<P>> limit) {
+  if constexpr (P::rates) f = (lambda * f) * kept + (gamma * pre) * post;
+  else f = f * kept + pre * post;
+  if constexpr (P::clamp) f = clamp<Row<P>>(f, limit);
+  return f;
+}
+template <class P> STPN_INLINE V<Row<P>> lambda_at(const Row<P>* row, idx d) {
+  if constexpr (P::rates) return load(slot<P>(row, d, kLambda));
+  else return V<Row<P>>{};
+}
+template <class P> STPN_INLINE V<Row<P>> gamma_at(const Row<P>* row, idx d) {
+  if constexpr (P::rates) return load(slot<P>(row, d, kGamma));
+  else return V<Row<P>>{};
+}
+
 // In the sweeps all addresses are local variables: through a pointer to a lane the compiler would
 // have to load them again after each store.
 
@@ -113,28 +141,24 @@ STPN_INLINE void forward_tile(const Synapses<Row<P>>& s, Lane<Row<P>>* const* la
     for (int r = 0; r < NR; ++r) {
       src[r][b] = lane.f_src + (i + r) * Dp;
       dst[r][b] = lane.f_dst + (i + r) * Dp;
-      post[r][b] = splat(lane.post[i + r]);
-      kept[r][b] = splat(lane.kept[i + r]);
+      post[r][b] = post_of<P>(s, lane.post[i + r]);
+      kept[r][b] = kept_of<P>(s, lane.kept[i + r]);
       eff[r][b] = splat(lane.eff[i + r]);
     }
   }
   for (int r = 0; r < NR; ++r) row[r] = s.parameters + (i + r) * Dp * kSlots<P>;
 
-  auto updated = [&](int r, int b, idx d) STPN_LAMBDA -> V<T> {
-    V<T> f = load(src[r][b] + d);
-    if constexpr (UPDATE) {
-      f = (load(slot<P>(row[r], d, kLambda)) * f) * kept[r][b] +
-          (load(slot<P>(row[r], d, kGamma)) * load(pre[b] + d)) * post[r][b];
-      if constexpr (P::clamp) f = clamp<T>(f, limit);
-    }
-    return f;
+  auto present = [&](int r, int b, idx d) STPN_LAMBDA -> V<T> {
+    const V<T> f = load(src[r][b] + d);
+    if constexpr (!UPDATE) return f;
+    return updated<P>(f, lambda_at<P>(row[r], d), gamma_at<P>(row[r], d), load(pre[b] + d), kept[r][b], post[r][b], limit);
   };
   if constexpr (UPDATE && P::norm == kNormPost) {
     V<T> mm[NR][NB]{};
     for (idx d = 0; d < Dp; d += L)
       for (int r = 0; r < NR; ++r)
         for (int b = 0; b < NB; ++b) {
-          const V<T> f = updated(r, b, d), g = load(slot<P>(row[r], d, kW)) + f;
+          const V<T> f = present(r, b, d), g = load(slot<P>(row[r], d, kW)) + f;
           store(dst[r][b] + d, f);
           mm[r][b] += g * g;
         }
@@ -152,10 +176,10 @@ STPN_INLINE void forward_tile(const Synapses<Row<P>>& s, Lane<Row<P>>* const* la
         if constexpr (UPDATE && P::norm == kNormPost) {
           f = load(dst[r][b] + d);
         } else {
-          f = updated(r, b, d);
+          f = present(r, b, d);
           if constexpr (UPDATE) store(dst[r][b] + d, f);
         }
-        if constexpr (P::alpha) g = w + load(slot<P>(row[r], d, kAlpha)) * f;
+        if constexpr (P::alpha) g = w + load(slot<P>(row[r], d, kAlpha<P>)) * f;
         else if constexpr (P::norm == kNormPost) g = w + eff[r][b] * f;
         else g = w + f;
         gu[r][b] += g * load(u[b] + d);
@@ -186,14 +210,13 @@ STPN_INLINE void forward_tile(const Synapses<Row<P>>& s, Lane<Row<P>>* const* la
 template <class P> STPN_INLINE void update_row(const Synapses<Row<P>>& s, Lane<Row<P>>& lane, idx i) {
   using T = Row<P>;
   const idx Dp = s.Dp;
-  const V<T> post = splat(lane.post[i]), kept = splat(lane.kept[i]), limit = splat(s.clamp);
+  const V<T> post = post_of<P>(s, lane.post[i]), kept = kept_of<P>(s, lane.kept[i]), limit = splat(s.clamp);
   const T *pre = P::own_pre ? lane.pre_prev : lane.u_prev, *row = s.parameters + i * Dp * kSlots<P>;
   const T* src = lane.f_src + i * Dp;
   T* dst = lane.f_dst + i * Dp;
   V<T> mm{};
   for (idx d = 0; d < Dp; d += kLanes<T>) {
-    V<T> f = (load(slot<P>(row, d, kLambda)) * load(src + d)) * kept + (load(slot<P>(row, d, kGamma)) * load(pre + d)) * post;
-    if constexpr (P::clamp) f = clamp<T>(f, limit);
+    const V<T> f = updated<P>(load(src + d), lambda_at<P>(row, d), gamma_at<P>(row, d), load(pre + d), kept, post, limit);
     if constexpr (P::norm == kNormPost) {
       const V<T> g = load(slot<P>(row, d, kW)) + f;
       mm += g * g;
@@ -217,16 +240,15 @@ STPN_INLINE void replay_columns(const Synapses<Row<P>>& s, const Row<P>* from, R
   V<T> f[NV], lambda[NV], gamma[NV];
   for (int v = 0; v < NV; ++v) {
     f[v] = load(from + i * Dp + d + v * L);
-    lambda[v] = load(slot<P>(row, d + v * L, kLambda));
-    gamma[v] = load(slot<P>(row, d + v * L, kGamma));
+    lambda[v] = lambda_at<P>(row, d + v * L);
+    gamma[v] = gamma_at<P>(row, d + v * L);
   }
   T* out = to + i * Dp + d;
   pre += d, post += i, kept += i;
   for (idx t = 0; t < n; ++t, pre += Dp, post += Rp, kept += Rp) {
-    const V<T> p = splat(*post), k = splat(*kept);
+    const V<T> p = post_of<P>(s, *post), k = kept_of<P>(s, *kept);
     for (int v = 0; v < NV; ++v) {
-      f[v] = (lambda[v] * f[v]) * k + (gamma[v] * load(pre + v * L)) * p;
-      if constexpr (P::clamp) f[v] = clamp<T>(f[v], limit);
+      f[v] = updated<P>(f[v], lambda[v], gamma[v], load(pre + v * L), k, p, limit);
       if constexpr (KEEP) store(out + v * L, f[v]);
     }
     if constexpr (KEEP) out += size;
@@ -256,18 +278,19 @@ __attribute__((noinline)) void replay(const Synapses<Row<P>>& s, const Row<P>* f
 template <class P> struct StepSums {
   using T = Row<P>;
   V<T> s1{}, df{}, post;
+  T shared;  // gamma of all synapses
   const T* pre;
   T* dpre;
-  STPN_INLINE StepSums(const Lane<T>& lane, idx i)
-      : post(splat(lane.post_prev[i])), pre(P::own_pre ? lane.pre_prev : lane.u_prev), dpre(lane.dpre) {}
+  STPN_INLINE StepSums(const Synapses<T>& s, const Lane<T>& lane, idx i)
+      : post(post_of<P>(s, lane.post_prev[i])), shared(P::rates ? T(1) : s.gamma), pre(P::own_pre ? lane.pre_prev : lane.u_prev), dpre(lane.dpre) {}
   STPN_INLINE void add(idx d, V<T> D, V<T> f, V<T> gamma) {
-    const V<T> gD = gamma * D;
+    const V<T> gD = P::rates ? gamma * D : D;
     s1 += gD * load(pre + d);
     if constexpr (P::own_pre) store(dpre + d, load(dpre + d) + post * gD);
     if constexpr (P::norm != kNormNone) df += D * f;
   }
   STPN_INLINE void put(Lane<T>& lane, idx i) const {
-    const T s = sum(s1);
+    const T s = sum(s1) * shared;
     lane.s1[i] = s;
     if constexpr (P::norm != kNormNone) lane.s2[i] = (sum(df) - lane.post_prev[i] * s) / lane.kept_prev[i];
   }
@@ -280,10 +303,10 @@ template <class P> struct StepBack {
   const T *F, *u, *u2, *u_w;
   T *dF, *du;
   bool masked;
-  STPN_INLINE StepBack(const Lane<T>& lane, idx i, idx Dp)
-      : post(splat(lane.post[i])), kept(splat(lane.kept[i])), eff(splat(lane.eff[i])), c1(splat(lane.c1[i])),
-        c2(splat(lane.c2[i])), c3(splat(lane.c3[i])), c4(splat(lane.c4[i])), F(lane.F + i * Dp),
-        u(lane.u), u2(lane.u2), u_w(lane.u_w), dF(lane.dF + i * Dp), du(lane.du),
+  STPN_INLINE StepBack(const Synapses<T>& s, const Lane<T>& lane, idx i)
+      : post(post_of<P>(s, lane.post[i])), kept(kept_of<P>(s, lane.kept[i])), eff(splat(lane.eff[i])), c1(splat(lane.c1[i])),
+        c2(splat(lane.c2[i])), c3(splat(lane.c3[i])), c4(splat(lane.c4[i])), F(lane.F + i * s.Dp),
+        u(lane.u), u2(lane.u2), u_w(lane.u_w), dF(lane.dF + i * s.Dp), du(lane.du),
         masked(lane.masked) {}
 };
 
@@ -298,19 +321,19 @@ STPN_INLINE void backward_tile(const Synapses<Row<P>>& s, Row<P>* gradients, Lan
   const T* row = s.parameters + i * Dp * kSlots<P>;
   T* grads = gradients + i * Dp * kSlots<P>;
   // NB is 1 or 2; the second lane of one repeats it.
-  StepSums<P> sums[2] = {StepSums<P>(*lanes[0], i), StepSums<P>(*lanes[NB - 1], i)};
-  const StepBack<P> back[2] = {StepBack<P>(*lanes[0], i, Dp), StepBack<P>(*lanes[NB - 1], i, Dp)};
+  StepSums<P> sums[2] = {StepSums<P>(s, *lanes[0], i), StepSums<P>(s, *lanes[NB - 1], i)};
+  const StepBack<P> back[2] = {StepBack<P>(s, *lanes[0], i), StepBack<P>(s, *lanes[NB - 1], i)};
   auto column = [&](idx d, auto wants_du) STPN_LAMBDA {
     constexpr bool DU = decltype(wants_du)::value;
-    const V<T> w = load(slot<P>(row, d, kW)), lambda = load(slot<P>(row, d, kLambda)), gamma = load(slot<P>(row, d, kGamma));
+    const V<T> w = load(slot<P>(row, d, kW)), lambda = lambda_at<P>(row, d), gamma = gamma_at<P>(row, d);
     V<T> dw = load(slot<P>(grads, d, kW)), dlambda{}, dgamma{}, alpha{}, dalpha{};
     if constexpr (P::rates) {
       dlambda = load(slot<P>(grads, d, kLambda));
       dgamma = load(slot<P>(grads, d, kGamma));
     }
     if constexpr (P::alpha) {
-      alpha = load(slot<P>(row, d, kAlpha));
-      dalpha = load(slot<P>(grads, d, kAlpha));
+      alpha = load(slot<P>(row, d, kAlpha<P>));
+      dalpha = load(slot<P>(grads, d, kAlpha<P>));
     }
     for (int b = 0; b < NB; ++b) {
       const StepBack<P>& k = back[b];
@@ -330,11 +353,11 @@ STPN_INLINE void backward_tile(const Synapses<Row<P>>& s, Row<P>* gradients, Lan
       if constexpr (DU) {
         V<T> du = load(k.du + d) + k.c1 * g;
         if constexpr (P::power) du += (k.c4 + k.c4) * (load(k.u_w + d) * abs(g));
-        if constexpr (!P::own_pre) du += k.post * (gamma * D);
+        if constexpr (!P::own_pre) du += k.post * (P::rates ? gamma * D : D);
         store(k.du + d, du);
       }
       dw += dg;
-      D = k.kept * (lambda * D);
+      D = k.kept * (P::rates ? lambda * D : D);
       if constexpr (P::alpha) {
         dalpha += dg * f;
         D += alpha * dg;
@@ -356,7 +379,7 @@ STPN_INLINE void backward_tile(const Synapses<Row<P>>& s, Row<P>* gradients, Lan
       store(slot<P>(grads, d, kLambda), dlambda);
       store(slot<P>(grads, d, kGamma), dgamma);
     }
-    if constexpr (P::alpha) store(slot<P>(grads, d, kAlpha), dalpha);
+    if constexpr (P::alpha) store(slot<P>(grads, d, kAlpha<P>), dalpha);
   };
   idx d = 0;
   for (; d < du_from; d += L) column(d, Flag<false>{});
@@ -396,9 +419,9 @@ template <class P> __attribute__((noinline)) void sums_sweep(const Synapses<Row<
   using T = Row<P>;
   const idx Dp = s.Dp;
   for (idx i = 0; i < s.R; ++i) {
-    StepSums<P> sums(lane, i);
+    StepSums<P> sums(s, lane, i);
     const T *row = s.parameters + i * Dp * kSlots<P>, *dF = lane.dF + i * Dp;
-    for (idx d = 0; d < Dp; d += kLanes<T>) sums.add(d, load(dF + d), load(F + i * Dp + d), load(slot<P>(row, d, kGamma)));
+    for (idx d = 0; d < Dp; d += kLanes<T>) sums.add(d, load(dF + d), load(F + i * Dp + d), gamma_at<P>(row, d));
     sums.put(lane, i);
   }
 }
