@@ -70,9 +70,9 @@ class Task:
     def trainer_class(self) -> type[Trainer]:
         return _resolve(self.trainer)
 
-    def build_trainer(self, config: RunConfig) -> Trainer:
-        """The task's own trainer, or the one around RLlib if the settings say so."""
-        if getattr(config, "rllib", False):
+    def build_trainer(self, config: RunConfig, *, plain: bool = False) -> Trainer:
+        """The one around RLlib if the settings say so; the task's own if not, or if `plain`."""
+        if getattr(config, "rllib", False) and not plain:
             return _resolve("stpn.scale.rllib_trainer:RLlibTrainer")(config)
         return _resolve(self.trainer)(config)
 

@@ -174,7 +174,7 @@ def test_a_finished_run_is_skipped_lengthened_and_a_broken_one_named(ray, tmp_pa
 
 def test_too_few_resources_are_an_error_at_once(ray, tmp_path):
     jobs = plan([config()], tmp_path)
-    with pytest.raises(ClusterError, match=r"needs 99 CPUs, more than any .* has \(at most 2 CPUs"):
+    with pytest.raises(ClusterError, match="needs 99 CPUs; the cluster has 2 CPUs on 1 node"):
         RayExecutor(ray, resources=Resources(cpus=99)).execute(jobs, pytest.fail)
     with pytest.raises(ClusterError, match=r"needs 1 CPU and 1\.07e\+09 GiB"):
         RayExecutor(ray, resources=Resources(memory=2**60)).execute(jobs, pytest.fail)

@@ -14,11 +14,11 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from stpn._extras import need
 from stpn._files import explain_os_errors
@@ -30,6 +30,13 @@ from stpn.scale.space import Space
 from stpn.training import session
 from stpn.training.loop import Reporter
 from stpn.training.trainer import Trainer
+
+need("ray.tune", extra="ray")
+
+from ray import tune  # noqa: E402
+from ray.tune import Callback  # noqa: E402
+from ray.tune.schedulers import AsyncHyperBandScheduler  # noqa: E402
+from ray.tune.search.basic_variant import BasicVariantGenerator  # noqa: E402
 
 Metric = Literal["proficiency", "power", "loss"]
 MODES = {"proficiency": "max", "power": "min", "loss": "min"}
@@ -94,7 +101,6 @@ def search(
         raise ConfigError(f"grace must be between 1 and {config.total}, not {grace}")
     config.check()
     os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
-    need("ray.tune", extra="ray")
     place = (Path(out) / config.task / config.model).resolve()
     plan = _Plan(
         config=config.to_dict(),
@@ -108,8 +114,8 @@ def search(
     with connected(address) as ray:
         resources = Resources(cpus=config.threads or 1)
         require_room(ray, resources)
-        tuner = _tuner(plan, space, place, resources, jobs, on_trial)
-        with redirect_stdout(sys.stderr):  # Tune prints what nobody asked for
+        tuner = _tuner(plan, space, place, resources, jobs)
+        with _listening(on_trial):
             results = tuner.fit()
     return _conclude(plan, results, place)
 
@@ -149,12 +155,7 @@ def _tuner(
     place: Path,
     resources: Resources,
     jobs: int | None,
-    on_trial: OnTrial | None,
 ) -> Any:
-    from ray import tune
-    from ray.tune.schedulers import AsyncHyperBandScheduler
-    from ray.tune.search.basic_variant import BasicVariantGenerator
-
     trainable = tune.with_resources(
         tune.with_parameters(_trial, base=plan.config), {"cpu": resources.cpus}
     )
@@ -187,28 +188,26 @@ def _tuner(
             verbose=0,
             failure_config=tune.FailureConfig(max_failures=RESTARTS),
             checkpoint_config=tune.CheckpointConfig(num_to_keep=1),
-            callbacks=[] if on_trial is None else [_callback(on_trial)],
+            callbacks=[_Tell()],
         ),
     )
 
 
 def _trial(settings: dict[str, Any], *, base: dict[str, Any]) -> None:
     """In a worker: train a run, row by row, from Tune's checkpoint of it if there is one."""
-    tune = need("ray.tune", extra="ray")
     config = from_dict({**base, **settings})
     with tempfile.TemporaryDirectory(prefix="stpn-") as root:
         kept = tune.get_checkpoint()
         if kept is not None:
             with kept.as_directory() as directory:
                 shutil.copytree(directory, Path(root) / config.directory)
-        session.ensure(config, root, reporter=_ToTune(tune))
+        session.ensure(config, root, reporter=_ToTune())
 
 
 class _ToTune(Reporter):
     """Rows, each with the checkpoint if there is a new one."""
 
-    def __init__(self, tune: Any) -> None:
-        self._tune = tune
+    def __init__(self) -> None:
         self._unsent = False
 
     def started(self, run: Run, trainer: Trainer) -> None:
@@ -218,22 +217,44 @@ class _ToTune(Reporter):
         self._unsent = True
 
     def measured(self, row: Row) -> None:
-        checkpoint = self._tune.Checkpoint.from_directory(self._path) if self._unsent else None
+        checkpoint = tune.Checkpoint.from_directory(self._path) if self._unsent else None
         self._unsent = False
-        self._tune.report(dict(row), checkpoint=checkpoint)
+        tune.report(dict(row), checkpoint=checkpoint)
 
 
-def _callback(on_trial: OnTrial) -> Any:
-    base = need("ray.tune", extra="ray").Callback
+class _Tell(Callback):
+    """Passes rows on to whoever searches in this process.
+
+    Tune pickles its callbacks and takes them up again with an interrupted search, so this one
+    holds nothing itself.
+    """
+
+    listeners: ClassVar[list[OnTrial]] = []
+
+    def on_trial_result(
+        self, iteration: int, trials: Any, trial: Any, result: Any, **info: Any
+    ) -> None:
+        row = {name: result.get(name) for name in COLUMNS}
+        for listener in self.listeners:
+            listener(str(trial.trial_id), dict(trial.config), row)
+
+
+@contextmanager
+def _listening(on_trial: OnTrial | None) -> Iterator[None]:
+    """Tell `on_trial` of every row; what Tune itself prints is not part of the output."""
     stdout = sys.stdout
 
-    class Tell(base):  # type: ignore[misc, valid-type]
-        def on_trial_result(self, *, trial: Any, result: Any, **info: Any) -> None:
-            row = {name: result.get(name) for name in COLUMNS}
+    def tell(*news: Any) -> None:
+        if on_trial is not None:
             with redirect_stdout(stdout):
-                on_trial(str(trial.trial_id), dict(trial.config), row)
+                on_trial(*news)
 
-    return Tell()
+    _Tell.listeners.append(tell)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _Tell.listeners.remove(tell)
 
 
 def _conclude(plan: _Plan, results: Any, place: Path) -> Found:

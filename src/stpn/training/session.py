@@ -108,7 +108,7 @@ def evaluate(path: str | Path) -> tuple[Trainer, Evaluation]:
 def restored(path: str | Path) -> Iterator[Trainer]:
     """The trainer of a run with its network as saved, to look at, measure or use."""
     run = Run.open(path)
-    with _machine(from_dict(run.config)) as config, built(config) as trainer:
+    with _machine(from_dict(run.config)) as config, built(config, plain=True) as trainer:
         trainer.load_state_dict(checkpoint.read(run.checkpoint)["trainer"])
         yield trainer
 
@@ -193,11 +193,11 @@ def _machine(config: RunConfig) -> Iterator[RunConfig]:
 
 
 @contextmanager
-def built(config: RunConfig) -> Iterator[Trainer]:
+def built(config: RunConfig, *, plain: bool = False) -> Iterator[Trainer]:
     """A new trainer of that configuration; the caller's random stream is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        trainer = experiments.get(config.task).build_trainer(config)
+        trainer = experiments.get(config.task).build_trainer(config, plain=plain)
         try:
             yield trainer
         finally:
