@@ -25,7 +25,7 @@ from stpn.errors import ConfigError, StpnError
 from stpn.runs import Run
 from stpn.scale.cluster import ClusterError, Resources, require_room
 from stpn.scale.transfer import pack, unpack
-from stpn.scale.worker import MARK, Order, Report, Worker
+from stpn.scale.worker import Order, Report, Worker
 from stpn.sweep import Event, Job, OnEvent, Result, forwarded_signals
 
 Storage = Literal["auto", "shared", "fetch"]
@@ -81,7 +81,7 @@ class RayExecutor:
         self._resources = resources
         self._limit = jobs
         self._storage = storage
-        self._token = None if storage == "fetch" else uuid.uuid4().hex
+        self._token = None if storage == "fetch" else f".stpn-{uuid.uuid4().hex}"
         self._waiting: deque[Job] = deque()
         self._flights: dict[Any, _Flight] = {}  # by the reference of the pending poll
         self._losses: dict[Job, int] = {}  # workers that died in a row without a checkpoint
@@ -94,8 +94,9 @@ class RayExecutor:
         self._waiting.extend(job for job in jobs if job.state != "finished")
         for job in self._waiting:
             require_room(self._ray, self._needs(job))
-        self._mark({job.root for job in self._waiting})
+        roots = {job.root for job in self._waiting}
         try:
+            self._mark(roots)
             with forwarded_signals(self._request_stop):
                 while self._waiting or self._flights:
                     for event in self._turn():
@@ -105,6 +106,9 @@ class RayExecutor:
         finally:
             for flight in self._flights.values():
                 self._release(flight)
+            if self._token is not None:
+                for root in roots:
+                    (root / self._token).unlink(missing_ok=True)
         return [results.get(job, Result(job, "stopped", "not started")) for job in jobs]
 
     def _turn(self) -> list[Event]:
@@ -134,7 +138,7 @@ class RayExecutor:
             with explain_os_errors(f"create {root}"):
                 root.mkdir(parents=True, exist_ok=True)
             if self._token is not None:
-                write_atomic(root / MARK, self._token.encode())
+                write_atomic(root / self._token, b"")
 
     def _launch(self, job: Job) -> None:
         """Ask for a worker; the cluster starts it when there is room."""

@@ -26,7 +26,6 @@ from stpn.training import session, tensorboard
 from stpn.training.loop import Reporter, Several, Stop
 from stpn.training.trainer import Row, Trainer
 
-MARK = ".stpn-driver"
 PROGRESS_SECONDS = 1.0
 POLL_SECONDS = 10.0
 LOCK_SECONDS = 60.0
@@ -41,7 +40,7 @@ class Order:
     root: str
     """Absolute, on the driver's node."""
     token: str | None
-    """Content of `root/MARK`: who reads it there shares the driver's storage. None: nobody does."""
+    """Name of a file in `root`: who sees it shares the driver's storage. None: nobody does."""
     files: Files
     """What the driver has of the run, for a worker that cannot see it."""
     version: str
@@ -51,10 +50,7 @@ class Order:
     @property
     def shared(self) -> bool:
         """Whether this process sees the driver's files."""
-        try:
-            return self.token is not None and (Path(self.root) / MARK).read_text() == self.token
-        except OSError:
-            return False
+        return self.token is not None and (Path(self.root) / self.token).exists()
 
 
 @dataclass
