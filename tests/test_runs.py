@@ -248,3 +248,10 @@ def test_paper_figures_take_what_there_is():
     task = experiments.get("familiarity-infinite-r3")
     assert runs.paper_figures(task, "stpnr") == {"proficiency": [99.99, 0.02]}
     assert runs.paper_figures(task, "gru") is None
+
+
+def test_runs_in_other_environments_are_exported_below_their_name(tmp_path):
+    config = {"task": "gym", "env": "module:CartPole-v1", "model": "lstm", "seed": 4}
+    run = Run.create(tmp_path / "run", config)
+    path = runs.export(run, tmp_path)
+    assert path == tmp_path / "gym/module-CartPole-v1/lstm/seed4.json"

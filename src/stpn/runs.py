@@ -19,6 +19,7 @@ import fcntl
 import json
 import math
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -252,9 +253,13 @@ def result_of(run: Run) -> RunResult:
 
 
 def export(run: Run, root: str | Path, *, points: int = 400) -> Path:
-    """Write the run as `root/<task>/<model>/seed<N>.json`, its curve thinned to `points` rows."""
+    """Write the run as `root/<task>/<model>/seed<N>.json`, its curve thinned to `points` rows.
+
+    Runs in an environment of the user's choice go below its name, as their directories do.
+    """
     result = result_of(run)
-    path = Path(root) / result.task / result.model / f"seed{result.seed}.json"
+    task = Path(result.task) / re.sub("[/:]", "-", str(result.config.get("env", "")))
+    path = Path(root) / task / result.model / f"seed{result.seed}.json"
     with explain_os_errors(f"create {path.parent}"):
         path.parent.mkdir(parents=True, exist_ok=True)
     kept = thin(len(result.curve["step"]), points)

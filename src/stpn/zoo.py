@@ -48,6 +48,7 @@ class Card:
     proficiency: float
     power: float
     done: int  # epochs, iterations or steps of training
+    protocol: int  # as many as the paper's
     unit: str
     chosen: str  # how this seed was chosen
     command: str  # what trained it
@@ -61,11 +62,14 @@ class Card:
         theirs = self.paper or {}
         metric = self.metric.replace("_", " ")
         unit = "%" if "accuracy" in self.metric else ""
+        length = f"{self.done:,}"
+        if self.done < self.protocol:
+            length += f" of the paper's {self.protocol:,}"
         facts = {
             "task": f"{experiments.get(self.task).title} ({self.task})",
             metric: f"{self.proficiency:.4g}{unit}{_beside(theirs.get('proficiency'), metric)}",
             "power": f"{self.power:.3g}{_beside(theirs.get('power'), 'power')}",
-            "training": f"{self.done:,} {self.unit}s, seed {self.seed}: {self.chosen}",
+            "training": f"{length} {self.unit}s, seed {self.seed}: {self.chosen}",
             "command": self.command,
             "versions": ", ".join(f"{name} {number}" for name, number in self.versions.items()),
             "commit": self.commit or "unknown",
@@ -113,18 +117,21 @@ class Shelf:
     def cards(self) -> list[Card]:
         return [self.card(name) for name in self.names()]
 
-    def measure(self, name: str) -> tuple[Trainer, Evaluation]:
-        """The figures of a network, measured again as at the end of its training."""
+    def measure(self, name: str, **settings: Any) -> tuple[Trainer, Evaluation]:
+        """The figures of a network, measured again as at the end of its training.
+
+        `settings` change the configuration: with `final_episodes=200` it is a quick look.
+        """
         from stpn.training import session
 
-        with session.built(self._config(name)) as trainer:
+        with session.built(self._config(name, **settings)) as trainer:
             self._load(name, trainer)
             return trainer, trainer.evaluate()
 
-    def _config(self, name: str) -> RunConfig:
+    def _config(self, name: str, **settings: Any) -> RunConfig:
         from stpn.config import from_dict
 
-        return from_dict(self.card(name).config)
+        return from_dict({**self.card(name).config, **settings})
 
     def _load(self, name: str, trainer: Trainer) -> None:
         from safetensors.torch import load
@@ -147,11 +154,16 @@ class TooLarge(ConfigError):
 
 
 def best(runs: Iterable[Run]) -> list[tuple[Run, int]]:
-    """Of each task and model the finished run with the best figure, and of how many it is that."""
+    """Of each task and model the finished run with the best figure, and of how many it is that.
+
+    Tasks of the paper only: a network for some other environment says nothing by its name.
+    """
     groups: dict[tuple[str, str], list[tuple[float, Run]]] = {}
     for run in runs:
         summary = run.summary
-        if summary is not None and summary.get("finished") and summary["proficiency"] is not None:
+        if summary is None or not summary.get("finished") or summary["proficiency"] is None:
+            continue
+        if experiments.get(summary["task"]).models:
             key = (summary["task"], summary["model"])
             groups.setdefault(key, []).append((summary["proficiency"], run))
     chosen = []
@@ -190,6 +202,7 @@ def ship(run: Run, of: int, directory: Path) -> Card:
         proficiency=rounded(summary["proficiency"]),
         power=rounded(summary["power"]),
         done=summary["done"],
+        protocol=summary["protocol"],
         unit=summary["unit"],
         chosen=f"the highest {metric} of {of} seeds" if of > 1 else "the only seed",
         command=command(config),
