@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import tyro
 from rich.console import Console
@@ -36,8 +36,10 @@ class Bench:
     """Threads of torch and of the kernels."""
     out: Path | None = None
     """Write the result as JSON to this file."""
-    format: Literal["table", "json"] = "table"
-    """What is printed."""
+    readme: Path | None = None
+    """Also fill the part of this file between <!-- speed --> and <!-- /speed -->."""
+    json: bool = False
+    """Print JSON and nothing else."""
 
 
 def run(arguments: list[str]) -> int:
@@ -48,12 +50,14 @@ def run(arguments: list[str]) -> int:
         )
     import torch
 
-    from stpn.bench import engine, machine, training
+    from stpn.bench import engine, machine, markdown, training
 
     if options.threads < 1:
         raise ConfigError(f"threads: expected at least 1, got {options.threads}")
+    if options.readme is not None and options.training:
+        raise ConfigError("readme: it shows the kernels' speed, not that of --training")
     torch.set_num_threads(options.threads)
-    console = Console(stderr=options.format == "json", width=None if sys.stdout.isatty() else 110)
+    console = Console(stderr=options.json, width=None if sys.stdout.isatty() else 110)
 
     def say(line: str) -> None:
         if sys.stderr.isatty():
@@ -75,7 +79,9 @@ def run(arguments: list[str]) -> int:
         tables = _tables(result)
     if options.out is not None:
         options.out.write_text(json.dumps(result, indent=1) + "\n")
-    if options.format == "json":
+    if options.readme is not None:
+        options.readme.write_text(markdown.filled(options.readme.read_text(), result))
+    if options.json:
         print(json.dumps(result, indent=1))
         return 0
     console.print("  ".join(f"{k} {v}" for k, v in result["machine"].items() if k != "backends"))

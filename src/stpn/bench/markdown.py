@@ -1,0 +1,72 @@
+"""The figures of `stpn bench` as the README shows them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+BEGIN, END = "<!-- speed -->", "<!-- /speed -->"
+
+_TITLES = {
+    "art": "STPNr, associative retrieval",
+    "familiarity": "STPNr, familiarity",
+    "maze": "STPNr, maze",
+    "pong": "STPNr, Pong",
+    "familiarity-hebbff": "HebbFF, familiarity",
+    "maze-modplast": "ModPlast, maze",
+    "art-fastweights": "Fast Weights, associative retrieval",
+}
+_PEERS = {
+    "loop": "plain loop",
+    "compiled": "compiled step",
+    "lstm": "nn.LSTM, equal parameters",
+}
+
+
+def filled(text: str, result: dict[str, Any]) -> str:
+    """A document with the figures between its two marks."""
+    before, found, rest = text.partition(BEGIN)
+    _, ended, after = rest.partition(END)
+    if not found or not ended:
+        raise ValueError(f"expected {BEGIN} and {END} in the file")
+    return f"{before}{BEGIN}\n{table(result)}\n\n{remarks(result)}\n{END}{after}"
+
+
+def table(result: dict[str, Any]) -> str:
+    """One row a case: milliseconds, and how many times faster than each peer."""
+    head = ["core", "B, T, I, H", "ms", *_PEERS.values(), "synapse steps/s"]
+    lines = [head, ["---"] * len(head)]
+    for row in result["cases"]:
+        if "refused" in row:
+            continue
+        ratios = row["ratios"]
+        lines.append(
+            [
+                _TITLES[row["case"]],
+                ", ".join(map(str, row["shape"])),
+                f"{1e3 * row['seconds']['native']:.3g}",
+                *(f"{ratios[peer]:.3g}×" if peer in ratios else "" for peer in _PEERS),
+                f"{row['synapse_steps_per_second'] / 1e9:.2f} G",
+            ]
+        )
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def remarks(result: dict[str, Any]) -> str:
+    """Machine, memory and streaming, in words."""
+    about = result["machine"]
+    sentences = [
+        f"{about['processor']}, {about['threads']} threads, torch {about['torch'].split('+')[0]}."
+    ]
+    for row in result["cases"]:
+        if "memory" in row:
+            native, loop = row["memory"]["native"] / 2**20, row["memory"]["loop"] / 2**30
+            sentences.append(
+                f"Extra memory of {_TITLES[row['case']]}: {native:.0f} MiB where the plain loop "
+                f"takes {loop:.1f} GiB."
+            )
+    batch, inputs, hidden = result["streaming"]["shape"]
+    sentences.append(
+        f"A streaming step of a cell (B = {batch}, I = {inputs}, H = {hidden}) takes "
+        f"{1e3 * result['streaming']['seconds']:.2f} ms."
+    )
+    return " ".join(sentences)

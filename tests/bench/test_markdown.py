@@ -1,0 +1,30 @@
+"""The README's figures of speed are those of docs/bench.json."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stpn.bench import engine, markdown
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_readme_shows_the_measured_figures() -> None:
+    result = json.loads((ROOT / "docs/bench.json").read_text())
+    readme = (ROOT / "README.md").read_text()
+    assert markdown.filled(readme, result) == readme
+
+
+def test_every_case_has_a_row() -> None:
+    result = json.loads((ROOT / "docs/bench.json").read_text())
+    rows = markdown.table(result).splitlines()[2:]
+    assert [row["case"] for row in result["cases"]] == engine.names()
+    assert len(rows) == len(engine.names())
+
+
+def test_a_file_without_marks_is_refused() -> None:
+    with pytest.raises(ValueError, match="speed"):
+        markdown.filled("# Nothing here\n", {"cases": []})
