@@ -134,3 +134,11 @@ def test_a_task_without_runs_says_so(tmp_path: Path) -> None:
 )
 def test_parts_of_the_protocol_are_never_rounded_up(part: float, text: str) -> None:
     assert percent(part) == text
+
+
+@pytest.mark.parametrize(("ours", "verdict"), [(100.0, "within"), (99.0, "worse")])
+def test_the_edge_of_the_spread_is_within(tmp_path: Path, ours: float, verdict: str) -> None:
+    """99.99 ± 0.01 in the paper: in floating point 100 lies outside by a hair."""
+    write_result(tmp_path, "art", "stpnr", 0, proficiency=ours)
+    theirs = paper.figure("art", "stpnr", "test_accuracy", table="ablation")
+    assert judge(collect(tmp_path).group("art", "stpnr"), "proficiency", theirs).value == verdict

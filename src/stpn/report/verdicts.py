@@ -3,8 +3,9 @@
 Two rules, the same everywhere:
 
 - A figure is within the spread of the paper's when the intervals mean ± standard deviation of the
-  two overlap (one seed alone brings no deviation of its own); else it is better or worse. Figures
-  of runs that are shorter than the protocol are shown and not judged.
+  two overlap, up to the rounding of the paper's numbers (one seed alone brings no deviation of its
+  own); else it is better or worse. Figures of runs that are shorter than the protocol are shown and
+  not judged.
 - A ranking holds when the model that comes first in the paper comes first here too, or stays within
   the spread of the one that does. Runs are ranked only against others that went equally far.
 """
@@ -77,7 +78,9 @@ def judge(group: Group, quantity: Quantity, theirs: paper.Figure | None) -> Verd
         return Verdict.SHORT
     if theirs is None:
         return Verdict.UNPAIRED
-    if abs(ours.mean - theirs.mean) <= (ours.std or 0.0) + theirs.std:
+    # half of the paper's last digit: what a reader could not tell apart is no difference
+    rounding = 0.5 * 10.0 ** -decimals(group.task, quantity)
+    if abs(ours.mean - theirs.mean) <= (ours.std or 0.0) + theirs.std + rounding:
         return Verdict.WITHIN
     higher = ours.mean > theirs.mean
     return Verdict.BETTER if higher == (quantity == "proficiency") else Verdict.WORSE
