@@ -54,10 +54,17 @@ struct Kernels {
   void (*backward_float)(const Call&);
   void (*forward_double)(const Call&);
   void (*backward_double)(const Call&);
+  void (*add_static_power_float)(const Call&);
+  void (*add_static_power_double)(const Call&);
 };
 
 // Run body(context, thread, threads) on a team; returns when all are done.
 void run_team(int threads, void (*body)(void*, int, int), void* context);
+
+// Ask for large pages behind an array of many megabytes that is about to be written. Backward over
+// rows of 2,656 synapses goes through more memory than a processor has addresses for in small pages:
+// measured on the Pong layer, large ones take 38% off it, and most of the cost of a new array.
+void want_large_pages(void* data, uint64_t bytes);
 
 // Memory of the calling thread that later calls reuse; 64-byte aligned, contents arbitrary.
 // Slot 0: what a call shares with its team; 1: what a member of the team has to itself; 2: what

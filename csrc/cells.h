@@ -51,10 +51,10 @@ STPN_INLINE void normalise(const Shared<P, K>& sh, Neurons<typename P::T>& lane,
       if constexpr (P::power) total += load(lane.gp + i) * inverse;
     } else {
       store(lane.kept + i, splat(T(1)));
-      if constexpr (P::power) total += load(lane.gp + i);
     }
     store(lane.z + i, a + load(sh.bias + i));
   });
+  if constexpr (P::power && P::norm == kNormNone) total = load(lane.gp);
   if constexpr (P::power)
     if (power) *power = sum(total);
   if (record) {
@@ -64,7 +64,7 @@ STPN_INLINE void normalise(const Shared<P, K>& sh, Neurons<typename P::T>& lane,
       copy(record + sh.record.fg, lane.fg, R);
       if constexpr (P::power) copy(record + sh.record.fp, lane.fp, R);
     }
-    if constexpr (P::power) copy(record + sh.record.gp, lane.gp, R);
+    if constexpr (P::power && P::norm != kNormNone) copy(record + sh.record.gp, lane.gp, R);
   }
 }
 
@@ -207,17 +207,14 @@ template <class P> struct Cell<P, CellKind::kModPlast> {
       vectors<T>(H, [&](idx k) STPN_LAMBDA { dot += load(sh.v + k) * load(lane.h + k); });
       m = tanh(splat(sum(dot) + sh.d))[0];
     }
-    T total = 0;
-    for (idx k = 0; k < H; ++k) {
-      lane.post[k] = m * lane.h[k];
-      lane.kept[k] = T(1);
-      if constexpr (P::power) total += lane.gp[k];
-    }
+    vectors<T>(H, [&](idx k) STPN_LAMBDA {
+      store(lane.post + k, load(lane.h + k) * m);
+      store(lane.kept + k, splat(T(1)));
+    });
     if constexpr (P::power)
-      if (power) *power = total;
+      if (power) *power = sum(load(lane.gp));
     if (record) {
       record[sh.record.extra] = m;
-      if constexpr (P::power) copy(record + sh.record.gp, lane.gp, H);
     }
   }
   static STPN_INLINE void recall(const Sh& sh, const T* record, const T* y, T* post, T* kept, T*) {
@@ -298,19 +295,22 @@ template <class P> struct Cell<P, CellKind::kFastWeights> {
     norm_tanh(sh, lane, lane.p, lane.u);
   }
   static STPN_INLINE void settle(const Sh& sh, Neurons<T>& lane, const T*, T* record, T* power) {
-    T total = 0;
-    for (idx k = 0; k < sh.H; ++k) {
-      lane.q[k] = lane.p[k] + lane.gu[k];
-      if constexpr (P::power) total += lane.gp[k] + sh.power_weight[k] * lane.h[k] * lane.h[k] * sh.w_abs[k];
-    }
+    V<T> total{};
+    if constexpr (P::power) total = load(lane.gp);
+    vectors<T>(sh.H, [&](idx k) STPN_LAMBDA {
+      store(lane.q + k, load(lane.p + k) + load(lane.gu + k));
+      if constexpr (P::power) {
+        const V<T> h = load(lane.h + k);
+        total += load(sh.power_weight + k) * h * h * load(sh.w_abs + k);
+      }
+    });
     if constexpr (P::power)
-      if (power) *power = total;
+      if (power) *power = sum(total);
     norm_tanh(sh, lane, lane.q, lane.h);
     copy(lane.post, lane.h, sh.H);
     copy(lane.pre_prev, lane.h, sh.H);
     for (idx k = 0; k < sh.H; ++k) lane.kept[k] = T(1);
     if (record) {
-      if constexpr (P::power) copy(record + sh.record.gp, lane.gp, sh.H);
       copy(record + sh.record.extra, lane.p, sh.H), copy(record + sh.record.extra + sh.H, lane.q, sh.H);
     }
   }

@@ -1,5 +1,6 @@
 // Every kernel, for one instruction set: this file is compiled once for each.
 #include "recurrence.h"
+#include "static_power.h"
 
 namespace stpn::STPN_ISA {
 
@@ -57,6 +58,8 @@ template <class P, CellKind K> void forward(const Call& c) {
   const int team = team_size(shared);
   const idx size = shared.B * shared.T_;
   Job<P, K> job{shared};
+  want_large_pages(at<T>(c.f_T), uint64_t(shared.B * shared.s.R * shared.s.D) * sizeof(T));
+  want_large_pages(at<T>(c.saved), c.saved ? uint64_t(size * c.saved_size) * sizeof(T) : 0);
   if (shared.power && team > shared.B) job.powers = static_cast<T*>(scratch(2, uint64_t(team * size) * sizeof(T)));
   run_team(team, work<P, K>, &job);
   if (shared.power)
@@ -98,7 +101,9 @@ template <class P, CellKind K> void reduce_slot(const Job<P, K>& job, int64_t to
 }
 
 template <class P, CellKind K> void backward(const Call& c) {
+  using T = typename P::T;
   const Shared<P, K> shared(c);
+  want_large_pages(at<T>(c.df0), c.df0 ? uint64_t(shared.B * shared.s.R * shared.s.D) * sizeof(T) : 0);
   const int team = team_size(shared);
   Gradients<P, K> gradients[256];
   Arena count;
@@ -182,9 +187,10 @@ template <bool BACKWARD, class T> void choose(const Call& c) {
 
 extern const Kernels kernels;
 #if defined(STPN_FLOAT_ONLY)
-const Kernels kernels{STPN_ISA_NAME, choose<false, float>, choose<true, float>, nullptr, nullptr};
+const Kernels kernels{STPN_ISA_NAME, choose<false, float>, choose<true, float>, nullptr, nullptr, add_static_power<float>, nullptr};
 #else
-const Kernels kernels{STPN_ISA_NAME, choose<false, float>, choose<true, float>, choose<false, double>, choose<true, double>};
+const Kernels kernels{STPN_ISA_NAME,         choose<false, float>,    choose<true, float>,     choose<false, double>,
+                      choose<true, double>, add_static_power<float>, add_static_power<double>};
 #endif
 
 }  // namespace stpn::STPN_ISA

@@ -87,7 +87,7 @@ template <class P, CellKind K> Record record_layout(idx R, idx H) {
   }
   r.extra = r.size, r.size += record_extra<P, K>(H);
   // Last, so that a backward pass in which power has no part can do without them.
-  if (P::power) {
+  if (P::power && P::norm != kNormNone) {
     r.gp = r.size, r.size += R;
     if (P::norm == kNormPost) r.fp = r.size, r.size += R;
   }

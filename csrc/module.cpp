@@ -56,6 +56,11 @@ void backward(const Call& c) {
   (chosen->backward_double ? chosen : usable()[1])->backward_double(c);
 }
 
+void add_static_power(const Call& c) {
+  if (!c.is_double) return chosen->add_static_power_float(c);
+  (chosen->add_static_power_double ? chosen : usable()[1])->add_static_power_double(c);
+}
+
 std::vector<std::string> instruction_sets() {
   std::vector<std::string> names;
   for (const Kernels* k : usable()) names.emplace_back(k->name);
@@ -94,6 +99,7 @@ NB_MODULE(_native, m) {
 
   m.def("forward", stpn::forward, nb::call_guard<nb::gil_scoped_release>());
   m.def("backward", stpn::backward, nb::call_guard<nb::gil_scoped_release>());
+  m.def("add_static_power", stpn::add_static_power, nb::call_guard<nb::gil_scoped_release>());
   m.def("instruction_sets", stpn::instruction_sets, "What this machine can run, best first.");
   m.def("instruction_set", [] { return std::string(stpn::chosen->name); });
   m.def("use_instruction_set", stpn::use_instruction_set);

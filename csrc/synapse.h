@@ -77,7 +77,7 @@ template <class T> struct Lane {
   const T* f_src;     // (R, Dp) F_{t-1}, or F_t where there is no update to make
   T* f_dst;           // (R, Dp) F_t
   T *u_prev, *pre_prev;  // (Dp) what the update associates with: u_prev, unless a model has its own
-  T *gu, *gg, *gp;       // (Rp) row sums
+  T *gu, *gg, *gp;       // (Rp) row sums; without a norm, gp's first vector holds all power
   T *fu, *fg, *fp;       // (Rp) row sums of F, which the backward pass of norm post needs
 
   // Backward, at step t. dF is dL/dF_{t+1} on entry of a sweep and dL/dF_t on leaving it, already
@@ -197,7 +197,12 @@ STPN_INLINE void forward_tile(const Synapses<Row<P>>& s, Lane<Row<P>>* const* la
     for (int b = 0; b < NB; ++b) {
       lanes[b]->gu[i + r] = sum(gu[r][b]);
       if constexpr (P::norm != kNormNone) lanes[b]->gg[i + r] = sum(gg[r][b]);
-      if constexpr (P::power) lanes[b]->gp[i + r] = sum(gp[r][b]);
+      if constexpr (P::power) {
+        // Without a norm no row's power is needed by itself: one vector holds them all.
+        T* all = lanes[b]->gp;
+        if constexpr (P::norm == kNormNone) store(all, load(all) + gp[r][b]);
+        else all[i + r] = sum(gp[r][b]);
+      }
       if constexpr (P::norm == kNormPost) {
         lanes[b]->fu[i + r] = sum(fu[r][b]);
         lanes[b]->fg[i + r] = sum(fg[r][b]);
@@ -391,6 +396,8 @@ STPN_INLINE void backward_tile(const Synapses<Row<P>>& s, Row<P>* gradients, Lan
 // One step of all lanes that run; compiled once per plan, whatever the cell.
 template <class P, bool UPDATE>
 __attribute__((noinline)) void forward_sweep(const Synapses<Row<P>>& s, Lane<Row<P>>* const* lanes, int n) {
+  if constexpr (P::power && P::norm == kNormNone)
+    for (int b = 0; b < n; ++b) store(lanes[b]->gp, V<Row<P>>{});
   for (idx i = 0; i < s.R; ++i)
     for (int b = 0; b + 1 < n; b += 2) forward_tile<P, UPDATE, 1, 2>(s, lanes + b, i);
   if (n % 2) {

@@ -4,6 +4,7 @@
 // last operation and would otherwise spin on the cores that a second pool needs. OpenMP is not
 // usable in a child of fork, so a child runs plain threads.
 #include <pthread.h>
+#include <sys/mman.h>
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #endif
@@ -33,6 +34,8 @@ void openmp_entry(void* data) {
   job.body(job.context, openmp.thread_num(), openmp.num_threads());
 }
 
+constexpr uint64_t kLargePage = uint64_t(2) << 20, kManyPages = 2 * kLargePage;
+
 struct Memory {
   void* data = nullptr;
   uint64_t size = 0;
@@ -56,17 +59,29 @@ void run_team(int threads, void (*body)(void*, int, int), void* context) {
   for (auto& thread : others) thread.join();
 }
 
+void want_large_pages(void* data, uint64_t bytes) {
+#if defined(MADV_HUGEPAGE)
+  if (bytes < kManyPages) return;
+  // Whole large pages inside the array; a refusal costs nothing but speed.
+  const uint64_t from = (reinterpret_cast<uint64_t>(data) + kLargePage - 1) / kLargePage * kLargePage;
+  const uint64_t to = (reinterpret_cast<uint64_t>(data) + bytes) / kLargePage * kLargePage;
+  if (from < to) madvise(reinterpret_cast<void*>(from), to - from, MADV_HUGEPAGE);
+#endif
+}
+
 void* scratch(int slot, uint64_t bytes) {
   thread_local Memory slots[3];
   Memory& memory = slots[slot];
   if (memory.size < bytes) {
     std::free(memory.data);
-    memory.size = (bytes + 4095) / 4096 * 4096;
-    memory.data = std::aligned_alloc(64, memory.size);
+    const uint64_t page = bytes < kManyPages ? 4096 : kLargePage;
+    memory.size = (bytes + page - 1) / page * page;
+    memory.data = std::aligned_alloc(page, memory.size);
     if (!memory.data) {
       memory.size = 0;
       throw std::bad_alloc();
     }
+    want_large_pages(memory.data, memory.size);
   }
 #if defined(__SANITIZE_ADDRESS__)
   ASAN_UNPOISON_MEMORY_REGION(memory.data, memory.size);  // of the gaps that the last call left

@@ -8,12 +8,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+_PENDING = 16  # calls; in a small network one more operation per call can be felt
+
 
 class Sum:
     """Power of one layer and direction, by time step."""
 
     def __init__(self) -> None:
         self._sums: Tensor | None = None  # (T,) over batch and calls, of whole sequences
+        self._pending: list[Tensor] = []  # (B, T) of calls not in the sums yet, all of one length
         self._batches: Counter[int] = Counter()  # steps to sequences that all have that many
         self._counts = torch.zeros(0, dtype=torch.int64)  # (T,) of sequences with lengths
         self._steps: list[tuple[float | Tensor, int]] = []  # sum and count of each single step
@@ -21,15 +24,14 @@ class Sum:
 
     @property
     def called(self) -> bool:
-        return self._sums is not None or bool(self._steps)
+        return bool(self._sums is not None or self._pending or self._steps)
 
     def add(self, power: Tensor, lengths: Tensor | None) -> None:
         """power (B, T), 0 past the `lengths` (B,)."""
         batch, steps = power.shape
         self._dtype = power.dtype
-        sums = power.sum(0, dtype=torch.float64)
         if steps == 1:
-            total = sums.squeeze(0)
+            total = power.sum(dtype=torch.float64)
             self._steps.append((total if total.requires_grad else total.item(), batch))
             return
         if lengths is None:
@@ -37,7 +39,18 @@ class Sum:
         else:
             alive = torch.arange(steps) < lengths.cpu().unsqueeze(1)
             self._counts = _added(self._counts, alive.sum(0))
-        self._sums = sums if self._sums is None else _added(self._sums, sums)
+        if self._pending and self._pending[0].shape[1] != steps:
+            self._settle()
+        self._pending.append(power)
+        if len(self._pending) == _PENDING:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Add up what is pending."""
+        if self._pending:
+            sums = torch.cat(self._pending).sum(0, dtype=torch.float64)
+            self._sums = sums if self._sums is None else _added(self._sums, sums)
+            self._pending.clear()
 
     def mean(self) -> Tensor:
         """Over time, batch and calls: ()."""
@@ -50,6 +63,7 @@ class Sum:
         return (sums / counts).to(self._dtype)
 
     def _totals(self) -> tuple[Tensor, Tensor]:
+        self._settle()
         sums, counts = self._sums, self._counts
         for steps, batch in self._batches.items():
             counts = _added(counts, torch.full((steps,), batch))

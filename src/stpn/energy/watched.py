@@ -47,11 +47,15 @@ class WatchedLayer:
     ) -> Callable[[], None]:
         """Begin to record, and return what ends it."""
         if isinstance(self.module, Recurrence):
-            return self._observe(self.module, ignored, record)
+            return self._observe(self.module, ignored, record, keeps_graph)
         return self._hook(ignored, record, keeps_graph, batch_first)
 
     def _observe(
-        self, core: Recurrence, ignored: tuple[int, ...], record: Record
+        self,
+        core: Recurrence,
+        ignored: tuple[int, ...],
+        record: Record,
+        keeps_graph: Callable[[], bool],
     ) -> Callable[[], None]:
         single = len(self.parts()) == 1
 
@@ -69,12 +73,14 @@ class WatchedLayer:
                 f"ignore_inputs: expected {list(core._ignored_inputs)} for {self.name}, as in the "
                 f"meter around this one, got {list(ignored)}"
             )
-        observers.append(observer)
+        observers[observer] = keeps_graph()
+        core._power_graph = any(observers.values())
 
         def end() -> None:
-            observers.remove(observer)
+            del observers[observer]
+            core._power_graph = any(observers.values())
             if not observers:
-                del core._power_observer, core._ignored_inputs
+                del core._power_observer, core._power_graph, core._ignored_inputs
 
         return end
 
@@ -110,8 +116,8 @@ class WatchedLayer:
         return end
 
 
-class _Observers(list[Callable[[Tensor, Tensor | None, str], None]]):
-    """Several meters on one core."""
+class _Observers(dict[Callable[[Tensor, Tensor | None, str], None], bool]):
+    """Several meters on one core, and whether each wants gradients."""
 
     def __call__(self, power: Tensor, lengths: Tensor | None, suffix: str) -> None:
         for observer in self:

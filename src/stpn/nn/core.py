@@ -84,6 +84,7 @@ class Recurrence(nn.Module):
     has_bias: bool
 
     _power_observer: PowerObserver | None = None
+    _power_graph: bool = True  # whether the observer wants gradients of the power
     _ignored_inputs: Sequence[int] = ()  # inputs of the first layer that cost no power
     _freezes: int = 0  # nested `frozen_plasticity` contexts around this module
 

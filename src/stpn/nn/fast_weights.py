@@ -23,7 +23,6 @@ from stpn.nn import checks
 from stpn.nn.core import Recurrence, RecurrentCell, RecurrentCore, last_step
 from stpn.nn.state import FastWeightsState
 from stpn.ops import backends
-from stpn.ops.power import static_power
 
 
 class _FastWeights(Recurrence):
@@ -83,7 +82,8 @@ class _FastWeights(Recurrence):
             power_weight=None if power_weight is None else power_weight[inputs:],
         )
         if power is not None and power_weight is not None:
-            power = power + static_power(x, w_x, power_weight[:inputs])
+            counted = power_weight[:inputs]
+            power = backends.plus_static_power(power, x, w_x, counted, graph=self._power_graph)
         return y, FastWeightsState(last_step(y, lengths), a), power
 
     def _synapses(self, state: FastWeightsState, suffix: str) -> NoReturn:

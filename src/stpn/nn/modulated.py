@@ -19,7 +19,6 @@ from stpn.nn import checks
 from stpn.nn.core import Recurrence, RecurrentCell, RecurrentCore, last_step
 from stpn.nn.state import ModPlastState
 from stpn.ops import backends
-from stpn.ops.power import static_power
 
 
 class _ModPlast(Recurrence):
@@ -86,7 +85,8 @@ class _ModPlast(Recurrence):
             power_weight=None if power_weight is None else power_weight[inputs:],
         )
         if power is not None and power_weight is not None:
-            power = power + static_power(x, weight, power_weight[:inputs])
+            counted = power_weight[:inputs]
+            power = backends.plus_static_power(power, x, weight, counted, graph=self._power_graph)
         return y, ModPlastState(last_step(y, lengths), hebb), power
 
     def _synapses(self, state: ModPlastState, suffix: str) -> tuple[Tensor, Tensor]:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from stpn.ops import reference, reference_rivals
+from stpn.ops.power import static_power
 from stpn.ops.reference import STPNOptions
 
 _logger = logging.getLogger("stpn")
@@ -130,6 +131,20 @@ def _unsupported(options: STPNOptions, norm_scale: Tensor | None) -> str:
     if options.frozen:
         return "frozen plasticity has no kernel"
     return ""
+
+
+def plus_static_power(
+    power: Tensor,  # (B, T)
+    u: Tensor,  # (B, T, D)
+    weight: Tensor,  # (R, D)
+    power_weight: Tensor,  # (D,)
+    *,
+    graph: bool,
+) -> Tensor:
+    """`power` and that of static synapses; without a `graph` it has no gradients."""
+    if not graph and _runs_native("", u) and not torch.compiler.is_compiling():
+        return native.plus_static_power(power, u, weight, power_weight)
+    return power + static_power(u, weight, power_weight)
 
 
 def stpn(x: Tensor, *tensors: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor | None]:

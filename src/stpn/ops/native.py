@@ -153,6 +153,24 @@ def always_power(like: Tensor, gated: bool = False) -> bool:
     return gated or like.dtype == torch.float64
 
 
+def plus_static_power(power: Tensor, u: Tensor, weight: Tensor, power_weight: Tensor) -> Tensor:
+    """`power` (B, T) + `static_power(u, weight, power_weight)`, without gradients.
+
+    In torch's operations this is a third of the time that metered Fast Weights take on short
+    sequences.
+    """
+    rows, inputs = weight.shape
+    check(u, u=(u, (*power.shape, inputs)), power_weight=(power_weight, (inputs,)))
+    power = power.detach().clone(memory_format=torch.contiguous_format)
+    operands = Operands(PLAIN, u, 0)
+    call = operands.call
+    call.B, call.T, call.I, call.H = *power.shape, inputs, rows
+    operands.put_sequence("x", u)
+    operands.put(weight=weight, power_weight=power_weight, power=power)
+    _native.add_static_power(call)
+    return power
+
+
 def run_forward(operands: Operands) -> None:
     _native.forward(operands.call)
 
@@ -177,7 +195,8 @@ _STPN_INPUTS = (
 
 def _stpn_saved_size(rows: int, hidden: int, norm: int, power: bool, gated: bool) -> int:
     """Values per step and batch element; the layout of `Record` in csrc/lane.h."""
-    per_row = {0: 0, 1: 2, 2: 5}[norm] + int(power) * (2 if norm == 2 else 1)
+    without, with_power = {0: (0, 0), 1: (2, 3), 2: (5, 7)}[norm]
+    per_row = with_power if power else without
     return rows * per_row + (5 * hidden if gated else 0)
 
 

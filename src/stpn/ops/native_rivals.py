@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from stpn.ops import native
-from stpn.ops.native import Forward, Operands, always_power, define, given, wants_gradient
+from stpn.ops.native import Forward, Operands, define, given, wants_gradient
 
 _INPUTS = "Tensor p, Tensor h0, Tensor f0, Tensor weight"
 _MASKS = "Tensor? reset, Tensor? lengths, Tensor? power_weight"
@@ -41,12 +41,11 @@ def _operands(
 def _results(p: Tensor, f0: Tensor, extra: int, power: bool, save: bool) -> tuple[Tensor, ...]:
     """y (B, T, H), f_T (B, H, H), power (B, T), saved (B, T, S)."""
     batch, steps, hidden = p.shape
-    size = hidden * (power or always_power(p)) + extra
     return (
         p.new_empty(batch, steps, hidden),
         p.new_empty(f0.shape),
         p.new_empty(batch, steps) if power else p.new_empty(0),
-        p.new_empty(batch, steps, size) if save else p.new_empty(0),
+        p.new_empty(batch, steps, extra) if save else p.new_empty(0),
     )
 
 

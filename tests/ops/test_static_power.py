@@ -1,0 +1,39 @@
+"""The kernel that adds the power of static synapses, against its definition in torch."""
+
+import pytest
+import torch
+
+from stpn.ops import backends
+from stpn.ops.power import static_power
+
+pytestmark = pytest.mark.skipif(backends.native is None, reason="the kernels are not built")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("inputs", [1, 3, 8, 37])
+def test_adds_what_the_definition_says(dtype, inputs):
+    torch.manual_seed(inputs)
+    weight = torch.randn(5, inputs + 4, dtype=dtype)[:, :inputs]  # rows with gaps, as of W_x
+    u = torch.randn(7, 3, inputs, dtype=dtype).transpose(0, 1)  # (B, T, D) in another order
+    counted = (torch.arange(inputs) % 3 > 0).to(dtype)
+    power = torch.rand(7, 3, dtype=dtype).t()
+    before = power.clone()
+    with backends.use_backend("native"):
+        added = backends.plus_static_power(power, u, weight, counted, graph=False)
+    torch.testing.assert_close(added, before + static_power(u, weight, counted))
+    assert torch.equal(power, before)
+
+
+def test_graph_on_demand():
+    weight = torch.randn(5, 4, requires_grad=True)
+    arguments = torch.rand(2, 3), torch.randn(2, 3, 4), weight, torch.ones(4)
+    assert not backends.plus_static_power(*arguments, graph=False).requires_grad
+    backends.plus_static_power(*arguments, graph=True).sum().backward()
+    assert weight.grad.abs().sum() > 0
+
+
+def test_refuses_other_shapes():
+    with backends.use_backend("native"), pytest.raises(ValueError, match="power_weight"):
+        backends.plus_static_power(
+            torch.rand(2, 3), torch.randn(2, 3, 4), torch.randn(5, 4), torch.ones(3), graph=False
+        )
