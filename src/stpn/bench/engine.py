@@ -1,7 +1,7 @@
 """The kernels against their peers: the plain PyTorch loop, the compiled step, nn.LSTM.
 
 Nothing is timed whose outputs and gradients do not equal the specification's. All peers run in the
-same process on the same threads; every figure is the median of at least five repetitions.
+same process on the same threads, in turns; every figure is the median of at least five.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import stpn
 from stpn.bench import machine
-from stpn.bench.machine import median_seconds
+from stpn.bench.machine import median_seconds, medians_in_turns
 
 # Arithmetic of one synapse in one step: update and sums forward; twice the update (to checkpoints,
 # then inside a segment) and the backward sweep. A fused multiply-add counts as two.
@@ -76,6 +76,14 @@ def _forward_backward(core: Callable[..., Any], x: Tensor) -> Callable[[], None]
         y.sum().backward()
 
     return run
+
+
+def _on_specification(run: Callable[[], None]) -> Callable[[], None]:
+    def on_specification() -> None:
+        with stpn.use_backend("reference"):
+            run()
+
+    return on_specification
 
 
 def parity(case: Case) -> float:
@@ -152,17 +160,15 @@ def measure(case: Case, repeats: int, peers: bool, limits: dict[str, float]) -> 
     torch.manual_seed(0)
     core = stpn.build(case.model, case.inputs, case.hidden, batch_first=True)
     x = _inputs(case)
-    seconds = {"native": median_seconds(_forward_backward(core, x), max(repeats, 5) * 2, 3)}
+    runs = {"native": _forward_backward(core, x)}
     if case.lstm:
-        lstm = nn.LSTM(case.inputs, case.lstm, batch_first=True)
-        seconds["lstm"] = median_seconds(_forward_backward(lstm, x), max(repeats, 5) * 2, 3)
-    seconds |= _metered(core, x, max(repeats, 5) * 3)
+        runs["lstm"] = _forward_backward(nn.LSTM(case.inputs, case.lstm, batch_first=True), x)
     if peers:
-        with stpn.use_backend("reference"):
-            seconds["loop"] = median_seconds(_forward_backward(core, x), repeats, 1)
-        if case.model == "stpnr" and "compiled" in case.targets:
-            run = _compiled_step(core)
-            seconds["compiled"] = median_seconds(_forward_backward(run, x), repeats, 1)
+        runs["loop"] = _on_specification(_forward_backward(core, x))
+        if "compiled" in case.targets:
+            runs["compiled"] = _forward_backward(_compiled_step(core), x)
+    seconds = medians_in_turns(runs, max(repeats, 5))
+    seconds |= _metered(core, x, max(repeats, 5) * 3)
     synapses = sum(f.shape[1] * f.shape[2] for f in core.initial_state(1)[0] if f.dim() == 3)
     rate = case.batch * case.steps * synapses / seconds["native"]
     ratios = {
@@ -233,11 +239,9 @@ def reset_cost() -> list[dict[str, Any]]:
         def with_mask(core: Any = core, x: Tensor = x, reset: Tensor = reset) -> None:
             core(x, None, reset)[0].sum().backward()
 
-        plain = median_seconds(_forward_backward(core, x), 5, 2)
-        rows.append(
-            {"case": f"reset mask of {model}", "ratio": median_seconds(with_mask, 5, 2) / plain,
-             "target": 1.5}
-        )  # fmt: skip
+        seconds = medians_in_turns({"plain": _forward_backward(core, x), "reset": with_mask}, 5)
+        ratio = seconds["reset"] / seconds["plain"]
+        rows.append({"case": f"reset mask of {model}", "ratio": ratio, "target": 1.5})
     return rows
 
 
