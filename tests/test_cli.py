@@ -16,7 +16,7 @@ from rich.console import Console
 
 from stpn.cli import COMMANDS, main
 from stpn.cli._progress import Bar
-from stpn.runs import Run, find
+from stpn.runs import Run, find, load_results
 from stpn.training import checkpoint
 
 TINY = ["--epochs", "2", "--train-size", "60", "--validation-size", "20", "--test-size", "20"]
@@ -272,6 +272,17 @@ class TestLook:
         assert "1 run written below results" in out
         assert "unfinished, left out: runs/art/stpnr/seed1" in out
         assert (tmp_path / "results/art/stpnr/seed0.json").exists()
+
+    def test_a_checkpoint_kept_beside_its_export_goes_on_as_the_run_does(self, finished):
+        assert main(["export", "runs", "results", "--checkpoints"]) == 0
+        kept = Run.open("results/art/stpnr/seed0")
+        assert len(load_results("results")) == 1
+        more = str(kept.summary["done"] + 1)
+        for path in (kept.path, finished):
+            assert main(["resume", str(path), "--total", more, "--quiet"]) == 0
+        ours, theirs = (Run.open(path).summary for path in (kept.path, finished))
+        for figure in ("done", "proficiency", "power", "power_per_step"):
+            assert ours[figure] == theirs[figure]
 
 
 def train_command(root, *flags):

@@ -9,7 +9,8 @@
         tensorboard/              events, if the extra is installed
 
 Everything but the checkpoint is JSON. A finished run is exported as one small file,
-`results/<task>/<model>/seed<N>.json`; `load_results` reads either form. This module needs no torch.
+`results/<task>/<model>/seed<N>.json`, and may be kept beside it as a directory that can be resumed;
+`load_results` reads either form. This module needs no torch.
 """
 
 from __future__ import annotations
@@ -221,7 +222,11 @@ def load_results(root: str | Path, problems: list[str] | None = None) -> list[Ru
     root = Path(root)
     if not root.exists():
         raise RunError(f"{root} does not exist")
-    readers = [(run.path, lambda run=run: result_of(run)) for run in find(root)]
+    readers = [
+        (run.path, lambda run=run: result_of(run))
+        for run in find(root)
+        if not run.path.with_suffix(".json").is_file()  # exported, and kept beside it
+    ]
     exported = [root] if root.is_file() else sorted(root.rglob("seed*.json"))
     readers += [(path, lambda path=path: _read_export(path)) for path in exported]
     results = []
@@ -253,13 +258,9 @@ def result_of(run: Run) -> RunResult:
 
 
 def export(run: Run, root: str | Path, *, points: int = 400) -> Path:
-    """Write the run as `root/<task>/<model>/seed<N>.json`, its curve thinned to `points` rows.
-
-    Runs in an environment of the user's choice go below its name, as their directories do.
-    """
+    """Write the run as `root/<task>/<model>/seed<N>.json`, its curve thinned to `points` rows."""
     result = result_of(run)
-    task = Path(result.task) / re.sub("[/:]", "-", str(result.config.get("env", "")))
-    path = Path(root) / task / result.model / f"seed{result.seed}.json"
+    path = _place(run, root).with_suffix(".json")
     with explain_os_errors(f"create {path.parent}"):
         path.parent.mkdir(parents=True, exist_ok=True)
     kept = thin(len(result.curve["step"]), points)
@@ -267,6 +268,27 @@ def export(run: Run, root: str | Path, *, points: int = 400) -> Path:
     summary = {key: rounded(value) for key, value in result.summary.items()}
     write_json(path, {"config": result.config, "curve": curve, "summary": summary}, indent=None)
     return path
+
+
+def keep(run: Run, root: str | Path) -> Path:
+    """Copy what `stpn resume` needs to the directory `root/<task>/<model>/seed<N>`."""
+    place = _place(run, root)
+    with explain_os_errors(f"create {place}"):
+        place.mkdir(parents=True, exist_ok=True)
+    # Checkpoint before metrics: rows beyond a checkpoint are made again, missing ones are not.
+    for source in (run.checkpoint, run._metrics, run._summary, run._config):
+        if source.exists():
+            with explain_os_errors(f"read {source}"):
+                content = source.read_bytes()
+            write_atomic(place / source.name, content)
+    return place
+
+
+def _place(run: Run, root: str | Path) -> Path:
+    """Runs in an environment of the user's choice go below its name."""
+    config = run.config
+    task = Path(str(config["task"])) / re.sub("[/:]", "-", str(config.get("env", "")))
+    return Path(root) / task / str(config["model"]) / f"seed{config['seed']}"
 
 
 def thin(length: int, points: int) -> list[int]:

@@ -10,7 +10,7 @@ from typing import Annotated
 import tyro
 
 from stpn.errors import RunError, StpnError
-from stpn.runs import Run, export, find
+from stpn.runs import Run, export, find, keep
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,8 @@ class Export:
     networks: Path | None = None
     """Also write the best finished network of each task and model into this directory, with its
     card. The package ships those in src/stpn/data/networks."""
+    checkpoints: bool = False
+    """Also keep what `stpn resume` needs of each run, in RESULTS/<task>/<model>/seed<N>/."""
     unfinished: bool = False
     """Also runs that have not finished; their files say so."""
     json: bool = False
@@ -41,6 +43,8 @@ def run(arguments: list[str]) -> int:
                 skipped.append(str(found.path))
                 continue
             written.append(str(export(found, options.results)))
+            if options.checkpoints:
+                keep(found, options.results)
             complete.append(found)
         except RunError as error:
             problems.append(str(error))
