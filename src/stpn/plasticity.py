@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stpn.nn.core import Recurrence, RecurrentCore
+from stpn.nn.core import RecurrentCore
+from stpn.nn.recurrence import Recurrence
 
 
 @contextmanager

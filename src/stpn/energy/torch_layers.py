@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
-from stpn.nn.core import reversed_time
+from stpn.nn.time import reversed_time
 from stpn.ops import aten
 from stpn.ops.power import hidden_power, static_power
 

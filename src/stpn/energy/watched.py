@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from stpn.energy import torch_layers
-from stpn.nn.core import Recurrence
 from stpn.nn.fast_weights import FastWeights, FastWeightsCell
+from stpn.nn.recurrence import Recurrence
 
 # (layer, part, power (B, T), lengths (B,) | None)
 Record: TypeAlias = Callable[[str, str, Tensor, Tensor | None], None]

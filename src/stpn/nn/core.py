@@ -1,261 +1,29 @@
-"""What all recurrent cores share: layers, directions, packed and unbatched input, streaming.
-
-`RecurrentCore` reads sequences with the conventions of `nn.RNN`, `RecurrentCell` single steps. A
-model says only what one layer in one direction does, in a subclass of `Recurrence`, and is combined
-with either:
-
-    class _Leaky(Recurrence):
-        state_type = RNNState
-
-        def _state_shapes(self, input_size):
-            return ((self.hidden_size,),)
-
-        def _make_parameters(self, input_size, suffix, factory):
-            self._register("weight", suffix, (self.hidden_size, input_size), factory)
-
-        def _reset_parameters(self, input_size, suffix):
-            ...
-
-        def _run(self, x, state, reset, lengths, suffix, power_weight):
-            ...
-
-    class Leaky(_Leaky, RecurrentCore): ...
-    class LeakyCell(_Leaky, RecurrentCell): ...
-"""
+"""`RecurrentCore`: sequences with the conventions of `nn.RNN`, and streams of single steps."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Protocol, TypeAlias
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from stpn.nn import checks
+from stpn.nn.recurrence import (
+    BoundStep,
+    Recurrence,
+    Run,
+    autocast,
+    clear,
+    compute_dtype,
+    converted,
+    expected_dtype,
+)
 from stpn.nn.state import rebuilt
-
-_HALF = (torch.bfloat16, torch.float16)
-
-
-# `Recurrence._run`, or a function that stands in for it.
-Run: TypeAlias = Callable[
-    [Tensor, Any, Tensor | None, Tensor | None, str, Tensor | None],
-    tuple[Tensor, Any, Tensor | None],
-]
-
-
-class BoundStep(Protocol):
-    """One more time step of a stream."""
-
-    def __call__(self, reset: Tensor | None = None) -> Tensor:
-        """reset bool (B,) -> y (B, H)"""
-
-
-class PowerObserver(Protocol):
-    """Told the power of every layer and direction that ran."""
-
-    def __call__(self, power: Tensor, lengths: Tensor | None, suffix: str) -> None:
-        """power (B, T) in the order of time, 0 past the `lengths` (B,) of a packed sequence."""
-
-
-class Recurrence(nn.Module):
-    """One layer in one direction. Inside, everything is batched, batch first.
-
-    A model defines the class attributes `state_type` and `recurrent`, and the hooks
-    `_state_shapes`, `_make_parameters`, `_reset_parameters` and `_run`. It may define `_step`, to
-    stream without allocation, and `_synapses`, to be traced. Parameters are named
-    `<name><suffix>`: suffix "_l0", "_l0_reverse", "_l1", ... in a layer, "" in a cell. Hooks read
-    them through `_parameter`. A plastic model leaves its synapses alone while `_frozen` is true.
-
-    Of x, state and parameters the hooks see float32 or float64 only; bfloat16 and float16 are
-    converted before and after.
-    """
-
-    state_type: ClassVar[Callable[..., Any]]
-    """The named tuple of the state."""
-    recurrent: ClassVar[bool] = True
-    """Whether synapses see h_prev beside x; then `power_weight` has I + H entries, else I."""
-
-    input_size: int
-    hidden_size: int
-    has_bias: bool
-
-    _power_observer: PowerObserver | None = None
-    _power_graph: bool = True  # whether the observer wants gradients of the power
-    _ignored_inputs: Sequence[int] = ()  # inputs of the first layer that cost no power
-    _freezes: int = 0  # nested `frozen_plasticity` contexts around this module
-
-    def _state_shapes(self, input_size: int) -> tuple[tuple[int, ...], ...]:
-        """The shape of each field of the state, without the batch."""
-        raise NotImplementedError
-
-    def _make_parameters(self, input_size: int, suffix: str, factory: dict[str, Any]) -> None:
-        """Register the parameters of a layer and direction, uninitialised, by `_register`."""
-        raise NotImplementedError
-
-    def _reset_parameters(self, input_size: int, suffix: str) -> None:
-        """Give them their initial values."""
-        raise NotImplementedError
-
-    def _run(
-        self,
-        x: Tensor,  # (B, T, I)
-        state: Any,
-        reset: Tensor | None,  # (B, T) bool: this step starts from a zero state
-        lengths: Tensor | None,  # (B,) int64, at least 1
-        suffix: str,
-        power_weight: Tensor | None,  # (D,): what each input counts in the power
-    ) -> tuple[Tensor, Any, Tensor | None]:
-        """y (B, T, H), the state at each sequence's end, and, if asked, the power (B, T).
-
-        No tensor of the new state may share memory with y or with the old state.
-        """
-        raise NotImplementedError
-
-    def _step(
-        self, x: Tensor, state: Any, suffix: str, power_weight: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """One step without gradients, x (B, I), that updates `state` in place.
-
-        Returns y (B, H), which shares no memory with the state, and the power (B,).
-        """
-        y, new, power = self._run(x.unsqueeze(1), state, None, None, suffix, power_weight)
-        for old, value in zip(state, new, strict=True):
-            old.copy_(value)
-        return y.squeeze(1), None if power is None else power.squeeze(1)
-
-    def _synapses(self, state: Any, suffix: str) -> tuple[Tensor, Tensor]:
-        """The short-term weights and the efficacies that the next step uses, (B, R, D) each."""
-        raise TypeError(f"{type(self).__name__} has no short-term weights to trace")
-
-    def _layers(self) -> Iterator[tuple[int, str]]:
-        """Input size and suffix of each layer and direction, in the order of the state."""
-        raise NotImplementedError
-
-    @property
-    def _frozen(self) -> bool:
-        return self._freezes > 0
-
-    def _register(
-        self, name: str, suffix: str, shape: tuple[int, ...] | None, factory: dict[str, Any]
-    ) -> None:
-        """A parameter of this shape; None for one that this configuration does without."""
-        parameter = None if shape is None else nn.Parameter(torch.empty(shape, **factory))
-        self.register_parameter(f"{name}{suffix}", parameter)
-
-    def _parameter(self, name: str, suffix: str) -> Any:
-        """The parameter as the computation uses it: a Tensor, or None."""
-        value = getattr(self, f"{name}{suffix}")
-        return value.float() if value is not None and value.dtype in _HALF else value
-
-    def _build(self, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
-        """Make and initialise all parameters: the last line of every `__init__`."""
-        checks.floating_dtype("dtype", dtype)
-        for input_size, suffix in self._layers():
-            self._make_parameters(input_size, suffix, {"device": device, "dtype": dtype})
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw all parameters anew."""
-        with torch.no_grad():
-            for input_size, suffix in self._layers():
-                self._reset_parameters(input_size, suffix)
-
-    def _like(self) -> Tensor:
-        """Any parameter: they share device and dtype."""
-        for parameter in self._parameters.values():
-            if parameter is not None:
-                return parameter
-        return next(self.parameters())  # all of them are parametrised, in a module of their own
-
-    def _zero_state(
-        self, input_size: int, batch: tuple[int, ...], device: Any, dtype: torch.dtype | None
-    ) -> Any:
-        shapes = self._state_shapes(input_size)
-        return self.state_type(
-            *(torch.zeros(batch + shape, device=device, dtype=dtype) for shape in shapes)
-        )
-
-    def _start_state(self, input_size: int, batch: tuple[int, ...], like: Tensor) -> Any:
-        """A zero state that is only read: one zero, expanded. F of a large batch would take time
-        to clear and memory to read that the kernels do without."""
-        zero = like.new_zeros(())
-        shapes = self._state_shapes(input_size)
-        return self.state_type(*(zero.expand(batch + shape) for shape in shapes))
-
-    def _checked_state(
-        self, name: str, state: object, input_size: int, batch: tuple[int, ...], like: Tensor
-    ) -> Any:
-        shapes = [batch + shape for shape in self._state_shapes(input_size)]
-        dtype = _expected_dtype(like)
-        return checks.state(name, state, self.state_type, shapes, like.device, dtype)
-
-    def _power_weight(self, input_size: int, first: bool, x: Tensor) -> Tensor | None:
-        if self._power_observer is None:
-            return None
-        weight = x.new_ones(input_size + self.hidden_size * self.recurrent)
-        if first and len(self._ignored_inputs):
-            weight[list(self._ignored_inputs)] = 0
-        return weight
-
-    def _one_step(
-        self,
-        x: Tensor,  # (B, I)
-        state: Any,
-        reset: Tensor | None,  # (B,)
-        input_size: int,
-        suffix: str,
-        first: bool,
-    ) -> tuple[Tensor, Any]:
-        """y (B, H) and the new state, which without gradients is the old one, updated in place."""
-        power_weight = self._power_weight(input_size, first, x)
-        if torch.is_grad_enabled():
-            mask = None if reset is None else reset.unsqueeze(1)
-            y, state, power = self._run(x.unsqueeze(1), state, mask, None, suffix, power_weight)
-            y, power = y.squeeze(1), None if power is None else power.squeeze(1)
-        else:
-            if reset is not None:
-                _clear(state, reset)
-            y, power = self._step(x, state, suffix, power_weight)
-        if self._power_observer is not None and power is not None:
-            self._power_observer(power.unsqueeze(1), None, suffix)
-        return y, state
-
-    def _stream(
-        self,
-        x: Tensor,  # (B, I) or (I,)
-        states: Sequence[Any],
-        reset: Tensor | None,  # (B,) or ()
-        between: Callable[[Tensor], Tensor] = lambda y: y,
-    ) -> tuple[Tensor, tuple[Any, ...]]:
-        """One step through the layers, `between` applied to what goes from one to the next."""
-        batched, in_place = x.dim() == 2, not torch.is_grad_enabled()
-        dtype = self._like().dtype
-        compute = _compute_dtype(dtype)
-        y = x.to(compute) if batched else x.to(compute).unsqueeze(0)
-        if reset is not None and not batched:
-            reset = reset.unsqueeze(0)
-        new_states = []
-        for k, (input_size, suffix) in enumerate(self._layers()):
-            # Never write to a tensor that takes part in training, such as a learnt initial state.
-            given = states[k]
-            if in_place and any(value.requires_grad for value in given):
-                given = given.clone()
-            batch = given if batched else rebuilt(given, [v.unsqueeze(0) for v in given])
-            work = _converted(batch, compute)
-            y, new = self._one_step(between(y) if k else y, work, reset, input_size, suffix, k == 0)
-            if in_place:
-                if new is not batch:  # converted: the caller's tensors are to change
-                    for old, value in zip(batch, new, strict=True):
-                        old.copy_(value)
-                new_states.append(given)
-            else:
-                new = new if batched else rebuilt(new, [v.squeeze(0) for v in new])
-                new_states.append(new.to(dtype))
-        return (y if batched else y.squeeze(0)).to(dtype), tuple(new_states)
+from stpn.nn.time import reversed_reset, reversed_time
 
 
 class RecurrentCore(Recurrence):
@@ -392,7 +160,7 @@ class RecurrentCore(Recurrence):
         states = self._checked_states(state, batch, writable=True)
         if reset is not None:
             reset = checks.mask("reset", reset, batch, "(x without features)", x.device)
-        if _autocast(x):
+        if autocast(x):
             with torch.autocast(x.device.type, enabled=False):
                 return self._stream(x, states, reset, self._drop)
         return self._stream(x, states, reset, self._drop)
@@ -414,7 +182,7 @@ class RecurrentCore(Recurrence):
             if fast is None or self._power_observer is not None:
                 return self.step(x, state, reset)[0]
             if reset is not None:
-                _clear(state[0], reset)
+                clear(state[0], reset)
             return fast()
 
         return bound
@@ -425,7 +193,7 @@ class RecurrentCore(Recurrence):
 
     def _checked_input(self, x: object, ranks: tuple[int, ...], shapes: str) -> Tensor:
         like = self._like()
-        x = checks.tensor("x", x, like.device, _expected_dtype(like))
+        x = checks.tensor("x", x, like.device, expected_dtype(like))
         if x.dim() not in ranks or x.shape[-1] != self.input_size:
             raise ValueError(
                 f"x: expected {shapes} with I = {self.input_size}, got shape {tuple(x.shape)}"
@@ -463,15 +231,15 @@ class RecurrentCore(Recurrence):
         lengths: Tensor | None,  # (B,)
         run: Run,
     ) -> tuple[Tensor, tuple[Any, ...]]:
-        if _autocast(x):
+        if autocast(x):
             with torch.autocast(x.device.type, enabled=False):
                 return self._run_layers(x, states, reset, lengths, run)
         dtype = self._like().dtype
-        compute = _compute_dtype(dtype)
+        compute = compute_dtype(dtype)
         x = x.to(compute)
         reset_reversed = None
         if self.bidirectional and reset is not None:
-            reset_reversed = _reversed_reset(reset, lengths)
+            reset_reversed = reversed_reset(reset, lengths)
         finals: list[Any] = []
         outputs: list[Tensor] = []
         for k, (input_size, suffix) in enumerate(self._layers()):
@@ -479,7 +247,7 @@ class RecurrentCore(Recurrence):
             first = k < self.num_directions
             y, final, power = run(
                 reversed_time(x, lengths) if reverse else x,
-                _converted(states[k], compute),
+                converted(states[k], compute),
                 reset_reversed if reverse else reset,
                 lengths,
                 suffix,
@@ -488,7 +256,7 @@ class RecurrentCore(Recurrence):
             if self._power_observer is not None and power is not None:
                 power = reversed_time(power, lengths) if reverse else power
                 self._power_observer(power, lengths, suffix)
-            finals.append(_converted(final, dtype))
+            finals.append(converted(final, dtype))
             outputs.append(reversed_time(y, lengths) if reverse else y)
             if len(outputs) == self.num_directions:
                 x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
@@ -513,112 +281,5 @@ class RecurrentCore(Recurrence):
         return ", ".join([f"{self.input_size}, {self.hidden_size}", *changed])
 
 
-class RecurrentCell(Recurrence):
-    """Base of all cells: `h, state = cell(x, state=None, reset=None)`.
-
-    x (B, I) or (I,), reset bool (B,) or (); the state is a single named tuple. Under
-    `torch.no_grad()` a given state is updated in place and returned: clone it to keep it.
-    """
-
-    def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
-        """A subclass then sets its own options and calls `_build(device, dtype)`."""
-        super().__init__()
-        self.input_size = checks.positive_int("input_size", input_size)
-        self.hidden_size = checks.positive_int("hidden_size", hidden_size)
-        self.has_bias = checks.flag("bias", bias)
-
-    def _layers(self) -> Iterator[tuple[int, str]]:
-        yield self.input_size, ""
-
-    def initial_state(
-        self,
-        batch_size: int | None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> Any:
-        """Zeros for a batch (None: unbatched), by default on the device of the parameters."""
-        batch = () if batch_size is None else (checks.positive_int("batch_size", batch_size),)
-        checks.floating_dtype("dtype", dtype)
-        like = self._like()
-        return self._zero_state(self.input_size, batch, device or like.device, dtype or like.dtype)
-
-    def forward(
-        self, x: Tensor, state: Any = None, reset: Tensor | None = None
-    ) -> tuple[Tensor, Any]:
-        like = self._like()
-        x = checks.tensor("x", x, like.device, _expected_dtype(like))
-        if x.dim() not in (1, 2) or x.shape[-1] != self.input_size:
-            raise ValueError(
-                f"x: expected (B, I) or (I,) with I = {self.input_size}, got {tuple(x.shape)}"
-            )
-        batch = tuple(x.shape[:-1])
-        if state is None:
-            state = self._zero_state(self.input_size, batch, like.device, like.dtype)
-        else:
-            state = self._checked_state("state", state, self.input_size, batch, like)
-        if reset is not None:
-            reset = checks.mask("reset", reset, batch, "(x without features)", x.device)
-        if _autocast(x):
-            with torch.autocast(x.device.type, enabled=False):
-                y, (state,) = self._stream(x, (state,), reset)
-        else:
-            y, (state,) = self._stream(x, (state,), reset)
-        return y, state
-
-    def extra_repr(self) -> str:
-        return f"{self.input_size}, {self.hidden_size}" + ("" if self.has_bias else ", bias=False")
-
-
-def last_step(y: Tensor, lengths: Tensor | None) -> Tensor:
-    """y (B, T, H) at each sequence's end, as a tensor of its own (B, H)."""
-    if lengths is None:
-        return y[:, -1].clone()
-    return y[torch.arange(y.shape[0], device=y.device), lengths - 1]
-
-
-def _clear(state: Any, reset: Tensor) -> None:
-    """Zero the state of the sequences that start anew, reset (B,)."""
-    for value in state:
-        value.masked_fill_(reset.reshape(-1, *(1,) * (value.dim() - 1)), 0)
-
-
-def _expected_dtype(like: Tensor) -> torch.dtype | None:
-    """Of arguments: that of the parameters, or any (None) under autocast."""
-    return None if _autocast(like) else like.dtype
-
-
-def _autocast(like: Tensor) -> bool:
-    kind = like.device.type
-    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
-
-
-def _compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    return torch.float32 if dtype in _HALF else dtype
-
-
-def _converted(state: Any, dtype: torch.dtype) -> Any:
-    """The state in this dtype; most are already."""
-    return state if all(value.dtype == dtype for value in state) else state.to(dtype)
-
-
 def _cpu(order: slice | Tensor) -> slice | Tensor:
     return order.cpu() if isinstance(order, Tensor) else order
-
-
-def reversed_time(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """x (B, T, ...) backwards in time, each sequence within its own length."""
-    if lengths is None:
-        return x.flip(1)
-    t = torch.arange(x.shape[1], device=x.device)
-    end = lengths.unsqueeze(1)  # (B, 1)
-    index = torch.where(t < end, end - 1 - t, t)  # (B, T)
-    return x[torch.arange(x.shape[0], device=x.device).unsqueeze(1), index]
-
-
-def _reversed_reset(reset: Tensor, lengths: Tensor | None) -> Tensor:
-    """The mask (B, T) for the reverse direction, in its order of time.
-
-    A sequence that begins at step t ends, seen backwards, before step t - 1: that one starts fresh.
-    """
-    backwards = reversed_time(reset, lengths)
-    return torch.cat([torch.zeros_like(backwards[:, :1]), backwards[:, :-1]], dim=1)

@@ -20,8 +20,11 @@ from torch import Tensor
 from torch.nn import functional, init
 
 from stpn.nn import checks
-from stpn.nn.core import Recurrence, RecurrentCell, RecurrentCore, last_step
+from stpn.nn.cell import RecurrentCell
+from stpn.nn.core import RecurrentCore
+from stpn.nn.recurrence import Recurrence
 from stpn.nn.state import FastWeightsState
+from stpn.nn.time import last_step
 from stpn.ops import backends
 
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from stpn.ops import reference, reference_rivals
+from stpn.ops.operators import traced
 from stpn.ops.power import static_power
 from stpn.ops.reference import STPNOptions
 
@@ -142,8 +143,8 @@ def plus_static_power(
     graph: bool,
 ) -> Tensor:
     """`power` and that of static synapses; without a `graph` it has no gradients."""
-    if not graph and _runs_native("", u) and not torch.compiler.is_compiling():
-        return native.plus_static_power(power, u, weight, power_weight)
+    if not graph and _runs_native("", u) and not traced(u):
+        return native_rivals.plus_static_power(power, u, weight, power_weight)
     return power + static_power(u, weight, power_weight)
 
 

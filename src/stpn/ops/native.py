@@ -1,187 +1,37 @@
-"""The recurrences on the C++ kernels, as operators that autograd and torch.compile understand.
-
-Same signatures and same results as the specification (`reference`, `reference_rivals`). A kernel
-takes one `Call`: sizes, options and addresses; everything is checked and allocated here.
-"""
+"""The STPN recurrences on the C++ kernels. Same signatures and same results as `reference`."""
 
 from __future__ import annotations
 
-import ctypes
 import math
-import os
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from stpn import _native
+from stpn.ops.operands import (
+    LSTM,
+    PLAIN,
+    Operands,
+    always_power,
+    check,
+    check_sequence,
+    given,
+    run_backward,
+    run_forward,
+)
+from stpn.ops.operators import (
+    Forward,
+    define,
+    differentiable,
+    not_differentiable,
+    traced,
+    wants_gradient,
+)
 from stpn.ops.reference import STPNOptions
 
-PLAIN, LSTM, MODPLAST, FAST_WEIGHTS = range(4)
 _NORMS = {None: 0, "pre": 1, "post": 2}
 _ACTIVATIONS = {"tanh": 0, "sigmoid": 1, "relu": 2}
-
-# Below this many synapse steps a second thread costs more than it brings.
-_WORTH_A_TEAM = 30_000
-
-
-def share_threads() -> None:
-    """Let the kernels run on the threads of torch's OpenMP runtime, if it is found.
-
-    A pool of their own would compete with torch's, whose threads stay awake for a while after
-    each operation. Without it each call starts plain threads.
-    """
-    loaded = ctypes.RTLD_GLOBAL | getattr(os, "RTLD_NOLOAD", 0)
-    for path in sorted((Path(torch.__file__).parent / "lib").glob("lib*omp*")):
-        try:
-            runtime = ctypes.CDLL(str(path), mode=loaded)
-            names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
-            functions = (ctypes.cast(getattr(runtime, n), ctypes.c_void_p) for n in names)
-            addresses = [function.value or 0 for function in functions]
-        except (OSError, AttributeError):
-            continue
-        _native.use_openmp(*addresses)
-        return
-
-
-share_threads()
-
-_library = torch.library.Library("stpn", "DEF")  # keeps the operators registered
-
-
-def define(name: str, schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Any:
-    _library.define(name + schema)
-    _library.impl(name, run, "CPU")
-    torch.library.register_fake(f"stpn::{name}", fake, lib=_library)
-    return getattr(torch.ops.stpn, name).default
-
-
-def _rows(tensor: Tensor) -> Tensor:
-    """The same values with a contiguous last dimension."""
-    return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
-
-
-def check(like: Tensor, **operands: tuple[Tensor | None, Sequence[int]]) -> None:
-    """Shape and dtype of each operand: the kernels would read another one beyond its end."""
-    for name, (tensor, shape) in operands.items():
-        if tensor is None:
-            continue
-        if tensor.shape != shape:
-            raise ValueError(f"{name}: expected shape {tuple(shape)}, got {tuple(tensor.shape)}")
-        if tensor.dtype != like.dtype:
-            raise TypeError(f"{name}: expected dtype {like.dtype}, got {tensor.dtype}")
-        if not tensor.is_cpu:
-            raise ValueError(f"{name}: expected a tensor on the CPU, got one on {tensor.device}")
-
-
-def check_sequence(name: str, x: Tensor, reset: Tensor | None, lengths: Tensor | None) -> None:
-    """The input (B, T, ...) and the masks that belong to it."""
-    if x.dim() != 3 or x.shape[1] == 0:
-        raise ValueError(f"{name}: expected shape (B, T, ...) with T > 0, got {tuple(x.shape)}")
-    if reset is not None:
-        if reset.dtype != torch.bool:
-            raise TypeError(f"reset: expected dtype torch.bool, got {reset.dtype}")
-        check(reset, reset=(reset, x.shape[:2]))
-    if lengths is not None:
-        if lengths.dtype != torch.int64:
-            raise TypeError(f"lengths: expected dtype torch.int64, got {lengths.dtype}")
-        check(lengths, lengths=(lengths, x.shape[:1]))
-        if lengths.numel() and (lengths.min() < 1 or lengths.max() > x.shape[1]):
-            raise ValueError(f"lengths: expected 1 to {x.shape[1]}, got {lengths.tolist()}")
-
-
-def _expanded_zero(tensor: Tensor) -> bool:
-    return (
-        tensor.numel() > 1 and not any(tensor.stride()) and not tensor[(0,) * tensor.dim()].item()
-    )
-
-
-class Operands:
-    """Fills a Call, and keeps what it points to alive."""
-
-    def __init__(self, cell: int, like: Tensor, work: int) -> None:
-        self.call = _native.Call()
-        self.call.cell = cell
-        self.call.is_double = like.dtype == torch.float64
-        threads = torch.get_num_threads()
-        self.call.threads = threads if work >= _WORTH_A_TEAM else 1
-        self._alive: list[Tensor] = []
-
-    def put(self, **tensors: Tensor | None) -> None:
-        """Contiguous arrays; None stays 0."""
-        for name, tensor in tensors.items():
-            if tensor is not None:
-                tensor = tensor.contiguous()
-                self._alive.append(tensor)
-                setattr(self.call, name, tensor.data_ptr())
-                if name == "saved":
-                    self.call.saved_size = tensor.shape[2]
-
-    def put_start(self, **tensors: Tensor | None) -> None:
-        """Initial states; a zero that is expanded, as the layers start with, stays 0, too."""
-        self.put(**{n: t for n, t in tensors.items() if t is None or not _expanded_zero(t)})
-
-    def put_sequence(self, name: str, tensor: Tensor | None) -> None:
-        """An array (B, T, ...) with strides of its own."""
-        if tensor is None:
-            return
-        if tensor.dim() == 3:
-            tensor = _rows(tensor)
-        self._alive.append(tensor)
-        setattr(self.call, name, tensor.data_ptr())
-        setattr(self.call, name + "_sb", tensor.stride(0))
-        setattr(self.call, name + "_st", tensor.stride(1))
-
-    def put_rate(self, name: str, tensor: Tensor, rows: int, columns: int) -> None:
-        """lambda or gamma: per synapse, per row or for all."""
-        tensor = tensor.contiguous()
-        # By shape, not by stride: the stride of a dimension of size 1 says nothing.
-        per_synapse = tuple(tensor.shape) == (rows, columns)
-        row, column = (columns, 1) if per_synapse else (0 if tensor.shape[0] == 1 else 1, 0)
-        self._alive.append(tensor)
-        setattr(self.call, name, tensor.data_ptr())
-        stem = name.rstrip("_")
-        setattr(self.call, stem + "_sr", row)
-        setattr(self.call, stem + "_sc", column)
-
-
-def always_power(like: Tensor, gated: bool = False) -> bool:
-    """Kernels that exist only with power (csrc/kernels.cpp, kEveryPlan) also save what it needs."""
-    return gated or like.dtype == torch.float64
-
-
-def plus_static_power(power: Tensor, u: Tensor, weight: Tensor, power_weight: Tensor) -> Tensor:
-    """`power` (B, T) + `static_power(u, weight, power_weight)`, without gradients.
-
-    In torch's operations this is a third of the time that metered Fast Weights take on short
-    sequences.
-    """
-    rows, inputs = weight.shape
-    check(u, u=(u, (*power.shape, inputs)), power_weight=(power_weight, (inputs,)))
-    power = power.detach().clone(memory_format=torch.contiguous_format)
-    operands = Operands(PLAIN, u, 0)
-    call = operands.call
-    call.B, call.T, call.I, call.H = *power.shape, inputs, rows
-    operands.put_sequence("x", u)
-    operands.put(weight=weight, power_weight=power_weight, power=power)
-    _native.add_static_power(call)
-    return power
-
-
-def run_forward(operands: Operands) -> None:
-    _native.forward(operands.call)
-
-
-def run_backward(operands: Operands) -> None:
-    _native.backward(operands.call)
-
-
-def given(tensor: Tensor) -> Tensor | None:
-    """An operator returns an empty tensor where it has nothing to return."""
-    return tensor if tensor.numel() else None
 
 
 # --- STPN, plain and gated ----------------------------------------------------------------------
@@ -317,73 +167,6 @@ _stpn_backward_op = define(
 )
 
 
-Forward = Callable[..., tuple[Tensor, ...]]
-
-
-def differentiable(
-    name: str, op: Any, run: Forward, gradient: Callable[..., Any], tensors: int, backward: Forward,
-    backward_op: Any,
-) -> Forward:  # fmt: skip
-    """The operator with its gradient, as one function.
-
-    The operator's first `tensors` inputs are tensors, its last says whether to save; its first
-    result is y, its last what the kernel saved. `gradient(ctx, backward, *grads)` calls the
-    backward operator. Eager calls go around the dispatcher, whose bookkeeping would take as long as
-    a small kernel (a third of a training step of ART); tracing and transforms see the operator.
-    """
-
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.save_for_backward(*inputs[:tensors], output[0], output[-1])
-        ctx.options = inputs[tensors:-1]
-        ctx.set_materialize_grads(False)
-
-    torch.library.register_autograd(
-        f"stpn::{name}",
-        lambda ctx, *grads: gradient(ctx, backward_op, *grads),
-        setup_context=setup_context,
-        lib=_library,
-    )
-
-    class Eager(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
-            output = run(*inputs)
-            setup_context(ctx, inputs, output)
-            ctx.mark_non_differentiable(output[-1])
-            return output
-
-        @staticmethod
-        @once_differentiable
-        def backward(ctx: Any, *grads: Any) -> Any:
-            return gradient(ctx, backward, *grads)
-
-    def call(*inputs: Any) -> tuple[Tensor, ...]:
-        if _traced(inputs[0]):
-            return op(*inputs)
-        return Eager.apply(*inputs) if inputs[-1] else run(*inputs)
-
-    return call
-
-
-def not_differentiable(name: str) -> None:
-    """A second derivative is an error, not a wrong number."""
-
-    def refuse(ctx: Any, *grads: Any) -> Any:
-        raise RuntimeError(f"stpn::{name} cannot be differentiated: use the reference backend")
-
-    torch.library.register_autograd(f"stpn::{name}", refuse, lib=_library)
-
-
-def _traced(tensor: Tensor) -> bool:
-    """Whether something other than plain eager execution looks at this call."""
-    return (
-        torch.compiler.is_compiling()
-        or type(tensor) not in (Tensor, torch.nn.Parameter)
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._are_functorch_transforms_active()
-    )
-
-
 def _stpn_gradient(
     ctx: Any, backward: Forward, dy: Any, dc_T: Any, df_T: Any, dpower: Any, _: Any
 ) -> Any:
@@ -401,10 +184,6 @@ _stpn = differentiable(
     "stpn", _stpn_op, _stpn_run, _stpn_gradient, 11, _stpn_backward_run, _stpn_backward_op
 )
 not_differentiable("stpn_backward")
-
-
-def wants_gradient(*tensors: Tensor | None) -> bool:
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
 def _rate(tensor: Tensor, weight: Tensor) -> Tensor:
@@ -517,7 +296,7 @@ def stpn_step_(
     gamma: Tensor, *, options: STPNOptions, power_weight: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """`reference.stpn_step_`."""
-    step = _step_op if _traced(x) else _step_run
+    step = _step_op if traced(x) else _step_run
     h_new, power = step(
         x, h, f, weight, bias, _rate(lambda_, weight), _rate(gamma, weight), power_weight,
         *_stpn_options(options),
@@ -530,7 +309,7 @@ def stpn_lstm_step_(
     lambda_: Tensor, gamma: Tensor, *, options: STPNOptions, power_weight: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """`reference.stpn_lstm_step_`."""
-    step = _lstm_step_op if _traced(x) else _step
+    step = _lstm_step_op if traced(x) else _step
     h_new, power = step(
         x, h, c, f, weight, bias, _rate(lambda_, weight), _rate(gamma, weight), power_weight,
         *_stpn_options(options),

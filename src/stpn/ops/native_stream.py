@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from stpn.ops import native
+from stpn.ops.operands import run_forward
 from stpn.ops.reference import STPNOptions
 
 
@@ -37,7 +38,7 @@ class BoundStep:
         self._operands.put(f_T=f)
 
     def __call__(self) -> Tensor:
-        native.run_forward(self._operands)
+        run_forward(self._operands)
         torch.autograd.graph.increment_version(self._f)
         self._h.copy_(self._y)
         return self._y

@@ -1,0 +1,68 @@
+"""`RecurrentCell`: single steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stpn.nn import checks
+from stpn.nn.recurrence import Recurrence, autocast, expected_dtype
+
+
+class RecurrentCell(Recurrence):
+    """Base of all cells: `h, state = cell(x, state=None, reset=None)`.
+
+    x (B, I) or (I,), reset bool (B,) or (); the state is a single named tuple. Under
+    `torch.no_grad()` a given state is updated in place and returned: clone it to keep it.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
+        """A subclass then sets its own options and calls `_build(device, dtype)`."""
+        super().__init__()
+        self.input_size = checks.positive_int("input_size", input_size)
+        self.hidden_size = checks.positive_int("hidden_size", hidden_size)
+        self.has_bias = checks.flag("bias", bias)
+
+    def _layers(self) -> Iterator[tuple[int, str]]:
+        yield self.input_size, ""
+
+    def initial_state(
+        self,
+        batch_size: int | None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Any:
+        """Zeros for a batch (None: unbatched), by default on the device of the parameters."""
+        batch = () if batch_size is None else (checks.positive_int("batch_size", batch_size),)
+        checks.floating_dtype("dtype", dtype)
+        like = self._like()
+        return self._zero_state(self.input_size, batch, device or like.device, dtype or like.dtype)
+
+    def forward(
+        self, x: Tensor, state: Any = None, reset: Tensor | None = None
+    ) -> tuple[Tensor, Any]:
+        like = self._like()
+        x = checks.tensor("x", x, like.device, expected_dtype(like))
+        if x.dim() not in (1, 2) or x.shape[-1] != self.input_size:
+            raise ValueError(
+                f"x: expected (B, I) or (I,) with I = {self.input_size}, got {tuple(x.shape)}"
+            )
+        batch = tuple(x.shape[:-1])
+        if state is None:
+            state = self._zero_state(self.input_size, batch, like.device, like.dtype)
+        else:
+            state = self._checked_state("state", state, self.input_size, batch, like)
+        if reset is not None:
+            reset = checks.mask("reset", reset, batch, "(x without features)", x.device)
+        if autocast(x):
+            with torch.autocast(x.device.type, enabled=False):
+                y, (state,) = self._stream(x, (state,), reset)
+        else:
+            y, (state,) = self._stream(x, (state,), reset)
+        return y, state
+
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, {self.hidden_size}" + ("" if self.has_bias else ", bias=False")

@@ -1,0 +1,279 @@
+"""`Recurrence`: what a recurrent model is, in one layer and one direction.
+
+A model says only what one layer in one direction does, in a subclass of `Recurrence`, and is
+combined with `RecurrentCore`, which reads sequences, and `RecurrentCell`, which reads single steps:
+
+    class _Leaky(Recurrence):
+        state_type = RNNState
+
+        def _state_shapes(self, input_size):
+            return ((self.hidden_size,),)
+
+        def _make_parameters(self, input_size, suffix, factory):
+            self._register("weight", suffix, (self.hidden_size, input_size), factory)
+
+        def _reset_parameters(self, input_size, suffix):
+            ...
+
+        def _run(self, x, state, reset, lengths, suffix, power_weight):
+            ...
+
+    class Leaky(_Leaky, RecurrentCore): ...
+    class LeakyCell(_Leaky, RecurrentCell): ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Protocol, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from stpn.nn import checks
+from stpn.nn.state import rebuilt
+
+_HALF = (torch.bfloat16, torch.float16)
+
+
+# `Recurrence._run`, or a function that stands in for it.
+Run: TypeAlias = Callable[
+    [Tensor, Any, Tensor | None, Tensor | None, str, Tensor | None],
+    tuple[Tensor, Any, Tensor | None],
+]
+
+
+class BoundStep(Protocol):
+    """One more time step of a stream."""
+
+    def __call__(self, reset: Tensor | None = None) -> Tensor:
+        """reset bool (B,) -> y (B, H)"""
+
+
+class PowerObserver(Protocol):
+    """Told the power of every layer and direction that ran."""
+
+    def __call__(self, power: Tensor, lengths: Tensor | None, suffix: str) -> None:
+        """power (B, T) in the order of time, 0 past the `lengths` (B,) of a packed sequence."""
+
+
+class Recurrence(nn.Module):
+    """One layer in one direction. Inside, everything is batched, batch first.
+
+    A model defines the class attributes `state_type` and `recurrent`, and the hooks
+    `_state_shapes`, `_make_parameters`, `_reset_parameters` and `_run`. It may define `_step`, to
+    stream without allocation, and `_synapses`, to be traced. Parameters are named
+    `<name><suffix>`: suffix "_l0", "_l0_reverse", "_l1", ... in a layer, "" in a cell. Hooks read
+    them through `_parameter`. A plastic model leaves its synapses alone while `_frozen` is true.
+
+    Of x, state and parameters the hooks see float32 or float64 only; bfloat16 and float16 are
+    converted before and after.
+    """
+
+    state_type: ClassVar[Callable[..., Any]]
+    """The named tuple of the state."""
+    recurrent: ClassVar[bool] = True
+    """Whether synapses see h_prev beside x; then `power_weight` has I + H entries, else I."""
+
+    input_size: int
+    hidden_size: int
+    has_bias: bool
+
+    _power_observer: PowerObserver | None = None
+    _power_graph: bool = True  # whether the observer wants gradients of the power
+    _ignored_inputs: Sequence[int] = ()  # inputs of the first layer that cost no power
+    _freezes: int = 0  # nested `frozen_plasticity` contexts around this module
+
+    def _state_shapes(self, input_size: int) -> tuple[tuple[int, ...], ...]:
+        """The shape of each field of the state, without the batch."""
+        raise NotImplementedError
+
+    def _make_parameters(self, input_size: int, suffix: str, factory: dict[str, Any]) -> None:
+        """Register the parameters of a layer and direction, uninitialised, by `_register`."""
+        raise NotImplementedError
+
+    def _reset_parameters(self, input_size: int, suffix: str) -> None:
+        """Give them their initial values."""
+        raise NotImplementedError
+
+    def _run(
+        self,
+        x: Tensor,  # (B, T, I)
+        state: Any,
+        reset: Tensor | None,  # (B, T) bool: this step starts from a zero state
+        lengths: Tensor | None,  # (B,) int64, at least 1
+        suffix: str,
+        power_weight: Tensor | None,  # (D,): what each input counts in the power
+    ) -> tuple[Tensor, Any, Tensor | None]:
+        """y (B, T, H), the state at each sequence's end, and, if asked, the power (B, T).
+
+        No tensor of the new state may share memory with y or with the old state.
+        """
+        raise NotImplementedError
+
+    def _step(
+        self, x: Tensor, state: Any, suffix: str, power_weight: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """One step without gradients, x (B, I), that updates `state` in place.
+
+        Returns y (B, H), which shares no memory with the state, and the power (B,).
+        """
+        y, new, power = self._run(x.unsqueeze(1), state, None, None, suffix, power_weight)
+        for old, value in zip(state, new, strict=True):
+            old.copy_(value)
+        return y.squeeze(1), None if power is None else power.squeeze(1)
+
+    def _synapses(self, state: Any, suffix: str) -> tuple[Tensor, Tensor]:
+        """The short-term weights and the efficacies that the next step uses, (B, R, D) each."""
+        raise TypeError(f"{type(self).__name__} has no short-term weights to trace")
+
+    def _layers(self) -> Iterator[tuple[int, str]]:
+        """Input size and suffix of each layer and direction, in the order of the state."""
+        raise NotImplementedError
+
+    @property
+    def _frozen(self) -> bool:
+        return self._freezes > 0
+
+    def _register(
+        self, name: str, suffix: str, shape: tuple[int, ...] | None, factory: dict[str, Any]
+    ) -> None:
+        """A parameter of this shape; None for one that this configuration does without."""
+        parameter = None if shape is None else nn.Parameter(torch.empty(shape, **factory))
+        self.register_parameter(f"{name}{suffix}", parameter)
+
+    def _parameter(self, name: str, suffix: str) -> Any:
+        """The parameter as the computation uses it: a Tensor, or None."""
+        value = getattr(self, f"{name}{suffix}")
+        return value.float() if value is not None and value.dtype in _HALF else value
+
+    def _build(self, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
+        """Make and initialise all parameters: the last line of every `__init__`."""
+        checks.floating_dtype("dtype", dtype)
+        for input_size, suffix in self._layers():
+            self._make_parameters(input_size, suffix, {"device": device, "dtype": dtype})
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew."""
+        with torch.no_grad():
+            for input_size, suffix in self._layers():
+                self._reset_parameters(input_size, suffix)
+
+    def _like(self) -> Tensor:
+        """Any parameter: they share device and dtype."""
+        for parameter in self._parameters.values():
+            if parameter is not None:
+                return parameter
+        return next(self.parameters())  # all of them are parametrised, in a module of their own
+
+    def _zero_state(
+        self, input_size: int, batch: tuple[int, ...], device: Any, dtype: torch.dtype | None
+    ) -> Any:
+        shapes = self._state_shapes(input_size)
+        return self.state_type(
+            *(torch.zeros(batch + shape, device=device, dtype=dtype) for shape in shapes)
+        )
+
+    def _start_state(self, input_size: int, batch: tuple[int, ...], like: Tensor) -> Any:
+        """A zero state that is only read: one zero, expanded. F of a large batch would take time
+        to clear and memory to read that the kernels do without."""
+        zero = like.new_zeros(())
+        shapes = self._state_shapes(input_size)
+        return self.state_type(*(zero.expand(batch + shape) for shape in shapes))
+
+    def _checked_state(
+        self, name: str, state: object, input_size: int, batch: tuple[int, ...], like: Tensor
+    ) -> Any:
+        shapes = [batch + shape for shape in self._state_shapes(input_size)]
+        dtype = expected_dtype(like)
+        return checks.state(name, state, self.state_type, shapes, like.device, dtype)
+
+    def _power_weight(self, input_size: int, first: bool, x: Tensor) -> Tensor | None:
+        if self._power_observer is None:
+            return None
+        weight = x.new_ones(input_size + self.hidden_size * self.recurrent)
+        if first and len(self._ignored_inputs):
+            weight[list(self._ignored_inputs)] = 0
+        return weight
+
+    def _one_step(
+        self,
+        x: Tensor,  # (B, I)
+        state: Any,
+        reset: Tensor | None,  # (B,)
+        input_size: int,
+        suffix: str,
+        first: bool,
+    ) -> tuple[Tensor, Any]:
+        """y (B, H) and the new state, which without gradients is the old one, updated in place."""
+        power_weight = self._power_weight(input_size, first, x)
+        if torch.is_grad_enabled():
+            mask = None if reset is None else reset.unsqueeze(1)
+            y, state, power = self._run(x.unsqueeze(1), state, mask, None, suffix, power_weight)
+            y, power = y.squeeze(1), None if power is None else power.squeeze(1)
+        else:
+            if reset is not None:
+                clear(state, reset)
+            y, power = self._step(x, state, suffix, power_weight)
+        if self._power_observer is not None and power is not None:
+            self._power_observer(power.unsqueeze(1), None, suffix)
+        return y, state
+
+    def _stream(
+        self,
+        x: Tensor,  # (B, I) or (I,)
+        states: Sequence[Any],
+        reset: Tensor | None,  # (B,) or ()
+        between: Callable[[Tensor], Tensor] = lambda y: y,
+    ) -> tuple[Tensor, tuple[Any, ...]]:
+        """One step through the layers, `between` applied to what goes from one to the next."""
+        batched, in_place = x.dim() == 2, not torch.is_grad_enabled()
+        dtype = self._like().dtype
+        compute = compute_dtype(dtype)
+        y = x.to(compute) if batched else x.to(compute).unsqueeze(0)
+        if reset is not None and not batched:
+            reset = reset.unsqueeze(0)
+        new_states = []
+        for k, (input_size, suffix) in enumerate(self._layers()):
+            # Never write to a tensor that takes part in training, such as a learnt initial state.
+            given = states[k]
+            if in_place and any(value.requires_grad for value in given):
+                given = given.clone()
+            batch = given if batched else rebuilt(given, [v.unsqueeze(0) for v in given])
+            work = converted(batch, compute)
+            y, new = self._one_step(between(y) if k else y, work, reset, input_size, suffix, k == 0)
+            if in_place:
+                if new is not batch:  # converted: the caller's tensors are to change
+                    for old, value in zip(batch, new, strict=True):
+                        old.copy_(value)
+                new_states.append(given)
+            else:
+                new = new if batched else rebuilt(new, [v.squeeze(0) for v in new])
+                new_states.append(new.to(dtype))
+        return (y if batched else y.squeeze(0)).to(dtype), tuple(new_states)
+
+
+def clear(state: Any, reset: Tensor) -> None:
+    """Zero the state of the sequences that start anew, reset (B,)."""
+    for value in state:
+        value.masked_fill_(reset.reshape(-1, *(1,) * (value.dim() - 1)), 0)
+
+
+def expected_dtype(like: Tensor) -> torch.dtype | None:
+    """Of arguments: that of the parameters, or any (None) under autocast."""
+    return None if autocast(like) else like.dtype
+
+
+def autocast(like: Tensor) -> bool:
+    kind = like.device.type
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype in _HALF else dtype
+
+
+def converted(state: Any, dtype: torch.dtype) -> Any:
+    """The state in this dtype; most are already."""
+    return state if all(value.dtype == dtype for value in state) else state.to(dtype)
