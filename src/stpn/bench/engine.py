@@ -188,9 +188,6 @@ def measure(case: Case, repeats: int, peers: bool, limits: dict[str, float]) -> 
         "share_of_memory_stream": _array_bytes(case, x) / seconds["native"] / limits["bytes"],
         "metered_over_plain": seconds["metered forward"] / seconds["native forward"],
     }
-    if case.memory and peers:
-        loop, native = (extra_memory(case.name, name) for name in ("reference", "native"))
-        row["memory"] = {"loop": loop, "native": native, "share": native / loop}
     return row
 
 
@@ -268,7 +265,11 @@ def run(cases: list[str], repeats: int, peers: bool, say: Callable[[str], None])
     for case in CASES:
         if case.name in cases:
             say(f"{case.name}: {case.model} {case.shape}")
-            rows.append(_apart(measure, case, repeats, peers, found))
+            row = _apart(measure, case, repeats, peers, found)
+            if case.memory and peers:
+                loop, native = (extra_memory(case.name, name) for name in ("reference", "native"))
+                row["memory"] = {"loop": loop, "native": native, "share": native / loop}
+            rows.append(row)
     say("streaming and reset masks")
     return {
         "machine": machine.describe(),
