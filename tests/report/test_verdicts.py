@@ -9,7 +9,8 @@ from synthetic import write_result
 
 from stpn import experiments, paper
 from stpn.report.grid import Grid, collect
-from stpn.report.verdicts import Claim, Verdict, judge, percent, verdict, verdicts
+from stpn.report.statistics import Estimate
+from stpn.report.verdicts import Claim, Verdict, figure_text, judge, percent, verdict, verdicts
 
 THEIRS = paper.Figure("proficiency", "art", "lstm", "test_accuracy", 50.0, 2.0)
 
@@ -142,3 +143,11 @@ def test_the_edge_of_the_spread_is_within(tmp_path: Path, ours: float, verdict: 
     write_result(tmp_path, "art", "stpnr", 0, proficiency=ours)
     theirs = paper.figure("art", "stpnr", "test_accuracy", table="ablation")
     assert judge(collect(tmp_path).group("art", "stpnr"), "proficiency", theirs).value == verdict
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [((4.26,), "4.3"), ((0.0049,), "0.005"), ((0.0,), "0.0"), ((0.06,), "0.1")],
+)
+def test_a_small_figure_is_not_written_as_zero(values, text):
+    assert figure_text(Estimate(values), 1) == text

@@ -12,6 +12,7 @@ Two rules, the same everywhere:
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
@@ -192,7 +193,12 @@ def _main_figures(group: Group) -> tuple[str, ...]:
 
 
 def figure_text(estimate: Estimate, places: int) -> str:
-    """Mean ± deviation; one seed has no deviation to show."""
+    """Mean ± deviation; one seed has no deviation to show.
+
+    A mean that would round to zero gets as many places as show its first digit.
+    """
+    if 0 < abs(estimate.mean) < 0.5 * 10**-places:
+        places = math.ceil(-math.log10(abs(estimate.mean)))
     spread = "" if estimate.std is None else f" ± {estimate.std:.{places}f}"
     return f"{estimate.mean:.{places}f}{spread}"
 
