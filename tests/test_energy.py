@@ -417,3 +417,20 @@ def test_bad_arguments(models, options, error, words) -> None:
         EnergyMeter(*models, **options)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_many_calls_of_two_lengths_are_all_counted() -> None:
+    core = STPNr(3, 4, batch_first=True)
+    calls = [torch.randn(1 + k % 3, 5 if k % 7 else 9, 3) for k in range(40)]
+    totals, counts = torch.zeros(9, dtype=torch.float64), torch.zeros(9)
+    for x in calls:
+        with EnergyMeter(core) as one:
+            core(x)
+        (of_one,) = one.per_step.values()
+        totals[: len(of_one)] += of_one * len(x)
+        counts[: len(of_one)] += len(x)
+    with EnergyMeter(core) as meter:
+        for x in calls:
+            core(x)
+    (of_all,) = meter.per_step.values()
+    torch.testing.assert_close(of_all, (totals / counts).float())

@@ -129,7 +129,7 @@ class Operands:
         setattr(self.call, stem + "_sc", column)
 
 
-def always_power(like: Tensor, gated: bool = False) -> bool:
+def always_power(like: Tensor, gated: bool) -> bool:
     """Kernels that exist only with power (csrc/kernels.cpp, kEveryPlan) also save what it needs."""
     return gated or like.dtype == torch.float64
 
