@@ -18,6 +18,7 @@ struct Call {
   double clamp = 0;  // infinite: none
 
   int64_t B = 0, T = 0, I = 0, H = 0;
+  int64_t segment_bytes = 0;  // that the F of a segment of the backward pass may take
 
   // Inputs.
   int64_t x = 0, x_sb = 0, x_st = 0;  // (B, T, I); for ModPlast and Fast Weights p (B, T, H)

@@ -81,10 +81,11 @@ void use_instruction_set(const std::string& name) {
 
 NB_MODULE(_native, m) {
   using stpn::Call;
+  nb::set_leak_warnings(false);  // objects that outlive the interpreter are no concern of a user
   auto call = nb::class_<Call>(m, "Call").def(nb::init<>());
 #define FIELD(name) call.def_rw(#name, &Call::name)
   FIELD(cell); FIELD(norm); FIELD(activation); FIELD(recurrent); FIELD(is_double); FIELD(threads); FIELD(clamp);
-  FIELD(B); FIELD(T); FIELD(I); FIELD(H);
+  FIELD(B); FIELD(T); FIELD(I); FIELD(H); FIELD(segment_bytes);
   FIELD(x); FIELD(x_sb); FIELD(x_st); FIELD(h0); FIELD(c0); FIELD(f0); FIELD(weight); FIELD(bias);
   FIELD(gamma); FIELD(gamma_sr); FIELD(gamma_sc);
   call.def_rw("lambda_", &Call::lambda);
@@ -100,6 +101,9 @@ NB_MODULE(_native, m) {
   m.def("forward", stpn::forward, nb::call_guard<nb::gil_scoped_release>());
   m.def("backward", stpn::backward, nb::call_guard<nb::gil_scoped_release>());
   m.def("add_static_power", stpn::add_static_power, nb::call_guard<nb::gil_scoped_release>());
+  m.def("is_zero", [](uintptr_t address, bool is_double) {
+    return is_double ? *reinterpret_cast<double*>(address) == 0 : *reinterpret_cast<float*>(address) == 0;
+  }, "Whether the number at an address is zero.");
   m.def("instruction_sets", stpn::instruction_sets, "What this machine can run, best first.");
   m.def("instruction_set", [] { return std::string(stpn::chosen->name); });
   m.def("use_instruction_set", stpn::use_instruction_set);

@@ -45,16 +45,16 @@ template <class P, CellKind K> class Member {
   }
 
  private:
-  // A segment of every lane should stay in the second-level cache, unless that would make the
-  // checkpoints outgrow the segments.
+  // A segment of every lane should stay in the memory that it is given, unless that would make the
+  // checkpoints outgrow the segments. A short sequence is one segment.
   void plan_segments() {
-    const idx cache = 384 * 1024, step = s.R * s.Dp * idx(sizeof(T)) * width;
+    const idx step = s.R * s.Dp * idx(sizeof(T)) * width;
     idx root = 1;
     while (root * root < sh.T_) ++root;
-    every = cache / step;
-    if (every < 4) every = 4;
-    if (every < root / 4) every = root / 4;
-    if (every > root) every = root;
+    const idx few = root < 4 ? root : root / 4 < 4 ? 4 : root / 4;
+    every = c.segment_bytes / step;
+    if (every < few) every = few;
+    if (every > sh.T_) every = sh.T_;
     checkpoints = (sh.T_ + every - 1) / every;
   }
 

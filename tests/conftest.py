@@ -30,6 +30,12 @@ def poisoned_memory() -> Iterator[None]:
 
 
 @pytest.fixture
+def short_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Backward passes of the kernels take even a short sequence in several segments."""
+    monkeypatch.setattr("stpn.ops.operands.SEGMENT_BYTES", 0)
+
+
+@pytest.fixture
 def fresh_compiler() -> Iterator[None]:
     """All cores share their `forward`, and torch.compile gives up after eight variants of it."""
     torch.compiler.reset()

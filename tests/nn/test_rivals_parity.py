@@ -10,7 +10,7 @@ from torch import Tensor
 
 from stpn.ops import backends, reference_rivals
 
-pytestmark = pytest.mark.usefixtures("poisoned_memory")
+pytestmark = pytest.mark.usefixtures("poisoned_memory", "short_segments")
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
 SHAPES = [(1, 1, 1), (3, 7, 5), (2, 20, 17)]  # B, T, H

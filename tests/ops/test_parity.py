@@ -20,7 +20,7 @@ from stpn.ops import backends, reference
 from stpn.ops.backends import use_backend
 from stpn.ops.reference import STPNOptions
 
-pytestmark = pytest.mark.usefixtures("poisoned_memory")
+pytestmark = pytest.mark.usefixtures("poisoned_memory", "short_segments")
 
 BACKENDS = ["native"]
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4}
@@ -231,6 +231,20 @@ def test_what_has_no_kernel_runs_on_the_specification(kind, dtype, options, reas
 def test_shapes(backend, dtype, kind, shape, norm, power) -> None:
     case = make_case(kind, shape, norm=norm, masks="none" if power else "both", clamp=1.0)
     assert_parity(case, backend, dtype, power)
+
+
+@backend
+@dtypes
+@kinds
+@pytest.mark.parametrize("norm", ["pre", "post", None])
+def test_segments_change_no_bit(monkeypatch, backend, dtype, kind, norm) -> None:
+    case = make_case(kind, Shape(5, 23, 9, 6), norm=norm, masks="both", clamp=1.0)
+    with use_backend(backend):
+        several = case.run(backends, dtype)
+        monkeypatch.setattr("stpn.ops.operands.SEGMENT_BYTES", 1 << 20)
+        one = case.run(backends, dtype)
+    for name, value in one.items():
+        assert value.equal(several[name]), name
 
 
 @backend

@@ -17,6 +17,9 @@ PLAIN, LSTM, MODPLAST, FAST_WEIGHTS = range(4)
 # Below this many synapse steps a second thread costs more than it brings.
 _WORTH_A_TEAM = 30_000
 
+# The backward pass works in segments that should stay in the second-level cache.
+SEGMENT_BYTES = 384 * 1024
+
 
 def share_threads() -> None:
     """Let the kernels run on the threads of torch's OpenMP runtime, if it is found.
@@ -75,9 +78,10 @@ def check_sequence(name: str, x: Tensor, reset: Tensor | None, lengths: Tensor |
 
 
 def _expanded_zero(tensor: Tensor) -> bool:
-    return (
-        tensor.numel() > 1 and not any(tensor.stride()) and not tensor[(0,) * tensor.dim()].item()
-    )
+    """One zero, expanded to the shape of a state."""
+    if any(tensor.stride()) or not tensor.numel():
+        return False
+    return _native.is_zero(tensor.data_ptr(), tensor.dtype == torch.float64)
 
 
 class Operands:
@@ -89,6 +93,7 @@ class Operands:
         self.call.is_double = like.dtype == torch.float64
         threads = torch.get_num_threads()
         self.call.threads = threads if work >= _WORTH_A_TEAM else 1
+        self.call.segment_bytes = SEGMENT_BYTES
         self._alive: list[Tensor] = []
 
     def put(self, **tensors: Tensor | None) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from stpn.errors import NonFinite
 from stpn.training.finite import diagnose
+from stpn.training.optim import forget_gradients
 
 
 class Gradients:
@@ -30,7 +31,7 @@ class Gradients:
 
     def step(self, loss: Tensor, when: str) -> float:
         """The norm of the gradient before it was clipped; NonFinite if it is not a number."""
-        self.optimizer.zero_grad(set_to_none=True)
+        forget_gradients(self.optimizer)
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self._parameters, self._max_norm).item()
         if not math.isfinite(norm):

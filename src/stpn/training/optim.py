@@ -43,3 +43,10 @@ def build(
         return cls(parameters, lr=lr, **options)
     except ValueError as error:
         raise ConfigError(f"the optimizer {name} refuses its settings: {error}") from error
+
+
+def forget_gradients(optimizer: torch.optim.Optimizer) -> None:
+    """`optimizer.zero_grad()` without its profiling hooks, which take 4% of an update of ART."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = None

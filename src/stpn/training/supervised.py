@@ -91,7 +91,7 @@ class SupervisedTrainer(Trainer, Generic[Config]):
         else:
             loss, value = self.parallel.loss(self, x, target)
         self.loss = finite.check_loss(value.detach(), self.model, self._when())
-        self.optimizer.zero_grad()
+        optim.forget_gradients(self.optimizer)
         loss.backward()
         self.optimizer.step()
         self.updates += 1
