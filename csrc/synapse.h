@@ -348,9 +348,10 @@ STPN_INLINE void backward_tile(const Synapses<Row<P>>& s, Row<P>* gradients, Lan
       if constexpr (P::alpha) g = w + alpha * f;
       else if constexpr (P::norm == kNormPost) g = w + k.eff * f;
       else g = w + f;
+      const V<T> kept = k.kept * D, post = k.post * D;
       if constexpr (P::rates) {
-        dlambda += D * (k.kept * f);
-        dgamma += D * (k.post * u);
+        dlambda += kept * f;
+        dgamma += post * u;
       }
       V<T> dg = k.c1 * u;
       if constexpr (P::norm != kNormNone) dg += k.c2 * g;
@@ -358,11 +359,11 @@ STPN_INLINE void backward_tile(const Synapses<Row<P>>& s, Row<P>* gradients, Lan
       if constexpr (DU) {
         V<T> du = load(k.du + d) + k.c1 * g;
         if constexpr (P::power) du += (k.c4 + k.c4) * (load(k.u_w + d) * abs(g));
-        if constexpr (!P::own_pre) du += k.post * (P::rates ? gamma * D : D);
+        if constexpr (!P::own_pre) du += P::rates ? gamma * post : post;
         store(k.du + d, du);
       }
       dw += dg;
-      D = k.kept * (P::rates ? lambda * D : D);
+      D = P::rates ? lambda * kept : kept;
       if constexpr (P::alpha) {
         dalpha += dg * f;
         D += alpha * dg;

@@ -1,8 +1,7 @@
 """The kernels against their peers: the plain PyTorch loop, the compiled step, nn.LSTM.
 
 Nothing is timed whose outputs and gradients do not equal the specification's. The peers of a case
-run in one process of their own on the same threads, in turns; every figure is the median of at
-least five.
+take turns, on the same number of threads; every figure is the median of at least five.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from typing import Any
 
 import torch
@@ -22,7 +20,8 @@ from torch import Tensor, nn
 
 import stpn
 from stpn.bench import machine
-from stpn.bench.machine import median_seconds, medians_in_turns
+from stpn.bench.contenders import Contender, medians_in_turns
+from stpn.bench.machine import median_seconds
 
 # Arithmetic of one synapse in one step: update and sums forward; twice the update (to checkpoints,
 # then inside a segment) and the backward sweep. A fused multiply-add counts as two.
@@ -65,10 +64,6 @@ def names() -> list[str]:
     return [case.name for case in CASES]
 
 
-def _inputs(case: Case) -> Tensor:
-    return torch.randn(case.batch, case.steps, case.inputs)
-
-
 def _forward_backward(core: Callable[..., Any], x: Tensor) -> Callable[[], None]:
     parameters = list(core.parameters()) if isinstance(core, nn.Module) else []
 
@@ -81,19 +76,29 @@ def _forward_backward(core: Callable[..., Any], x: Tensor) -> Callable[[], None]
     return run
 
 
-def _on_specification(run: Callable[[], None]) -> Callable[[], None]:
-    def on_specification() -> None:
-        with stpn.use_backend("reference"):
-            run()
+def contender(case: Case, name: str) -> Callable[[], None]:
+    """Forward and backward of the case by "native", "loop", "compiled" or "lstm"."""
+    torch.manual_seed(0)
+    core = _core(case)
+    x = torch.randn(case.batch, case.steps, case.inputs)
+    if name == "lstm":
+        assert case.lstm
+        return _forward_backward(nn.LSTM(case.inputs, case.lstm, batch_first=True), x)
+    if name == "compiled":
+        return _forward_backward(_compiled_step(core), x)
+    stpn.use_backend("native" if name == "native" else "reference")
+    return _forward_backward(core, x)
 
-    return on_specification
+
+def _core(case: Case) -> Any:
+    return stpn.build(case.model, case.inputs, case.hidden, batch_first=True)
 
 
 def parity(case: Case) -> float:
     """Largest difference of outputs and gradients from the specification in double precision, as a
     share of the largest entry; at full width, on few steps and sequences of the case."""
     torch.manual_seed(0)
-    core = stpn.build(case.model, case.inputs, case.hidden, batch_first=True)
+    core = _core(case)
     exact = stpn.build(case.model, case.inputs, case.hidden, batch_first=True, dtype=torch.float64)
     exact.load_state_dict(core.state_dict())
     x = torch.randn(min(case.batch, 3), min(case.steps, 12), case.inputs)
@@ -138,8 +143,9 @@ def _compiled_step(core: Any) -> Callable[[Tensor], tuple[Tensor]]:
 
 
 @torch.no_grad()
-def _metered(core: Any, x: Tensor, repeats: int) -> dict[str, float]:
+def _metered(case: Case, repeats: int) -> dict[str, float]:
     """The forward pass with and without a meter, in turn: a machine's speed may drift."""
+    core, x = _core(case), torch.randn(case.batch, case.steps, case.inputs)
     plain, metered = [], []
     for _ in range(repeats):
         plain.append(median_seconds(lambda: core(x), 1, 0, 0.03))
@@ -160,19 +166,16 @@ def measure(case: Case, repeats: int, peers: bool, limits: dict[str, float]) -> 
     }
     if not error < 1e-3:
         return row | {"refused": f"differs from the specification by {error:.1e}: not timed"}
-    torch.manual_seed(0)
-    core = stpn.build(case.model, case.inputs, case.hidden, batch_first=True)
-    x = _inputs(case)
-    runs = {"native": _forward_backward(core, x)}
-    if case.lstm:
-        runs["lstm"] = _forward_backward(nn.LSTM(case.inputs, case.lstm, batch_first=True), x)
+    racing = ["native", *["lstm"] * bool(case.lstm)]
     if peers:
-        runs["loop"] = _on_specification(_forward_backward(core, x))
-        if "compiled" in case.targets:
-            runs["compiled"] = _forward_backward(_compiled_step(core), x)
-    seconds = medians_in_turns(runs, max(repeats, 5))
-    seconds |= _metered(core, x, max(repeats, 5) * 3)
-    synapses = sum(f.shape[1] * f.shape[2] for f in core.initial_state(1)[0] if f.dim() == 3)
+        racing += ["loop", *["compiled"] * ("compiled" in case.targets)]
+    repeats = max(repeats, 5)
+    with ExitStack() as stack:
+        entered = {n: stack.enter_context(Contender(contender, case, n)) for n in racing}
+        seconds = medians_in_turns(entered, repeats)
+        seconds |= entered["native"].do(_metered, case, repeats * 3)
+    (start,) = _core(case).initial_state(1)
+    synapses = sum(f.shape[1] * f.shape[2] for f in start if f.dim() == 3)
     rate = case.batch * case.steps * synapses / seconds["native"]
     ratios = {
         peer: seconds[peer] / seconds["native"]
@@ -185,16 +188,16 @@ def measure(case: Case, repeats: int, peers: bool, limits: dict[str, float]) -> 
         "targets": case.targets,
         "synapse_steps_per_second": rate,
         "share_of_fma_limit": rate * (FORWARD_FLOPS + BACKWARD_FLOPS) / limits["flops"],
-        "share_of_memory_stream": _array_bytes(case, x) / seconds["native"] / limits["bytes"],
+        "share_of_memory_stream": _array_bytes(case) / seconds["native"] / limits["bytes"],
         "metered_over_plain": seconds["metered forward"] / seconds["native forward"],
     }
     return row
 
 
-def _array_bytes(case: Case, x: Tensor) -> int:
+def _array_bytes(case: Case) -> int:
     """What must pass through memory at least once: x, y and the records, written and read."""
-    records = case.batch * case.steps * case.hidden * 4
-    return 4 * (2 * x.numel() + 2 * 2 * records)
+    inputs, records = (case.batch * case.steps * n for n in (case.inputs, case.hidden * 4))
+    return 4 * (2 * inputs + 2 * 2 * records)
 
 
 _MEMORY = """
@@ -233,28 +236,20 @@ def reset_cost() -> list[dict[str, Any]]:
     """What a reset mask costs RNN and LSTM, forward and backward."""
     rows = []
     for model, hidden in (("rnn", 100), ("lstm", 47)):
-        core = stpn.build(model, 17, hidden, batch_first=True)
-        x, reset = torch.randn(512, 200, 17), torch.rand(512, 200) < 0.02
-
-        def with_mask(core: Any = core, x: Tensor = x, reset: Tensor = reset) -> None:
-            core(x, None, reset)[0].sum().backward()
-
-        seconds = medians_in_turns({"plain": _forward_backward(core, x), "reset": with_mask}, 5)
+        with (
+            Contender(_with_reset, model, hidden, False) as plain,
+            Contender(_with_reset, model, hidden, True) as masked,
+        ):
+            seconds = medians_in_turns({"plain": plain, "reset": masked}, 5)
         ratio = seconds["reset"] / seconds["plain"]
         rows.append({"case": f"reset mask of {model}", "ratio": ratio, "target": 1.5})
     return rows
 
 
-def _apart(function: Callable[..., Any], *arguments: Any) -> Any:
-    """A call in a process of its own, with as many threads as here.
-
-    The plain loop takes twice as long where the allocator hands its gigabytes back to the system
-    after each call, and whether it does depends on everything that the process did before.
-    """
-    with ProcessPoolExecutor(
-        1, get_context("spawn"), torch.set_num_threads, (torch.get_num_threads(),)
-    ) as pool:
-        return pool.submit(function, *arguments).result()
+def _with_reset(model: str, hidden: int, masked: bool) -> Callable[[], None]:
+    core = stpn.build(model, 17, hidden, batch_first=True)
+    x, reset = torch.randn(512, 200, 17), torch.rand(512, 200) < 0.02
+    return _forward_backward(lambda x: core(x, None, reset if masked else None), x)
 
 
 def run(cases: list[str], repeats: int, peers: bool, say: Callable[[str], None]) -> dict[str, Any]:
@@ -265,7 +260,7 @@ def run(cases: list[str], repeats: int, peers: bool, say: Callable[[str], None])
     for case in CASES:
         if case.name in cases:
             say(f"{case.name}: {case.model} {case.shape}")
-            row = _apart(measure, case, repeats, peers, found)
+            row = measure(case, repeats, peers, found)
             if case.memory and peers:
                 loop, native = (extra_memory(case.name, name) for name in ("reference", "native"))
                 row["memory"] = {"loop": loop, "native": native, "share": native / loop}

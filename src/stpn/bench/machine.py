@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,22 +26,6 @@ def median_seconds(
         run()
         times.append(time.perf_counter() - start)
     return statistics.median(times)
-
-
-def medians_in_turns(
-    runs: Mapping[str, Callable[[], object]], turns: int, at_least: float = 0.2
-) -> dict[str, float]:
-    """Median wall-clock time of a call of each, over so many turns of so many seconds at least.
-
-    They take turns because a machine's speed drifts, and their ratios should not drift with it.
-    """
-    warm_up = {name: median_seconds(run, 1, 1, 0) for name, run in runs.items()}
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(turns):
-        for name, run in runs.items():
-            quick = warm_up[name] < 1  # then one call more, to find caches as it left them
-            times[name].append(median_seconds(run, 1, int(quick), at_least))
-    return {name: statistics.median(medians) for name, medians in times.items()}
 
 
 def describe() -> dict[str, Any]:
