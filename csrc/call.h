@@ -62,12 +62,11 @@ struct Kernels {
 // Run body(context, thread, threads) on a team; returns when all are done.
 void run_team(int threads, void (*body)(void*, int, int), void* context);
 
-// Ask for large pages behind an array of many megabytes that is about to be written. Backward over
-// rows of 2,656 synapses goes through more memory than a processor has addresses for in small pages:
-// measured on the Pong layer, large ones take 38% off it, and most of the cost of a new array.
-void want_large_pages(void* data, uint64_t bytes);
-
-// Memory of the calling thread that later calls reuse; 64-byte aligned, contents arbitrary.
+// Memory of the calling thread that later calls reuse; 64-byte aligned, contents arbitrary. Many
+// megabytes of it get large pages: backward over rows of 2,656 synapses goes through more memory than
+// a processor has addresses for in small ones; on the Pong layer they take 38% off it. Results, which
+// are new at each call, get none: where memory is fragmented, the system takes longer to make a large
+// page than small ones cost (the maze's layer then took 370 ms in place of 280).
 // Slot 0: what a call shares with its team; 1: what a member of the team has to itself; 2: what
 // members add up.
 void* scratch(int slot, uint64_t bytes);

@@ -58,8 +58,6 @@ template <class P, CellKind K> void forward(const Call& c) {
   const int team = team_size(shared);
   const idx size = shared.B * shared.T_;
   Job<P, K> job{shared};
-  want_large_pages(at<T>(c.f_T), uint64_t(shared.B * shared.s.R * shared.s.D) * sizeof(T));
-  want_large_pages(at<T>(c.saved), c.saved ? uint64_t(size * c.saved_size) * sizeof(T) : 0);
   if (shared.power && team > shared.B) job.powers = static_cast<T*>(scratch(2, uint64_t(team * size) * sizeof(T)));
   run_team(team, work<P, K>, &job);
   if (shared.power)
@@ -103,7 +101,6 @@ template <class P, CellKind K> void reduce_slot(const Job<P, K>& job, int64_t to
 template <class P, CellKind K> void backward(const Call& c) {
   using T = typename P::T;
   const Shared<P, K> shared(c);
-  want_large_pages(at<T>(c.df0), c.df0 ? uint64_t(shared.B * shared.s.R * shared.s.D) * sizeof(T) : 0);
   const int team = team_size(shared);
   Gradients<P, K> gradients[256];
   Arena count;

@@ -42,6 +42,12 @@ struct Memory {
   ~Memory() { std::free(data); }
 };
 
+void want_large_pages(Memory& memory) {
+#if defined(MADV_HUGEPAGE)
+  if (memory.size >= kManyPages) madvise(memory.data, memory.size, MADV_HUGEPAGE);  // a refusal costs nothing but speed
+#endif
+}
+
 }  // namespace
 
 void use_openmp(const OpenMP& functions) {
@@ -59,16 +65,6 @@ void run_team(int threads, void (*body)(void*, int, int), void* context) {
   for (auto& thread : others) thread.join();
 }
 
-void want_large_pages(void* data, uint64_t bytes) {
-#if defined(MADV_HUGEPAGE)
-  if (bytes < kManyPages) return;
-  // Whole large pages inside the array; a refusal costs nothing but speed.
-  const uint64_t from = (reinterpret_cast<uint64_t>(data) + kLargePage - 1) / kLargePage * kLargePage;
-  const uint64_t to = (reinterpret_cast<uint64_t>(data) + bytes) / kLargePage * kLargePage;
-  if (from < to) madvise(reinterpret_cast<void*>(from), to - from, MADV_HUGEPAGE);
-#endif
-}
-
 void* scratch(int slot, uint64_t bytes) {
   thread_local Memory slots[3];
   Memory& memory = slots[slot];
@@ -81,7 +77,7 @@ void* scratch(int slot, uint64_t bytes) {
       memory.size = 0;
       throw std::bad_alloc();
     }
-    want_large_pages(memory.data, memory.size);
+    want_large_pages(memory);
   }
 #if defined(__SANITIZE_ADDRESS__)
   ASAN_UNPOISON_MEMORY_REGION(memory.data, memory.size);  // of the gaps that the last call left
