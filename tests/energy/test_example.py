@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "energy_front.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "energy_front.py"
 
 
 @pytest.mark.parametrize("model", ["stpnr", "lstm"])
