@@ -62,6 +62,9 @@ struct Kernels {
 // Run body(context, thread, threads) on a team; returns when all are done.
 void run_team(int threads, void (*body)(void*, int, int), void* context);
 
+// Raises MemoryError in Python.
+[[noreturn]] void out_of_memory();
+
 // Memory of the calling thread that later calls reuse; 64-byte aligned, contents arbitrary. Many
 // megabytes of it get large pages: backward over rows of 2,656 synapses goes through more memory than
 // a processor has addresses for in small ones; on the Pong layer they take 38% off it. Results, which

@@ -12,6 +12,7 @@ template <class P, CellKind K> struct Job {
   Gradients<P, K>* gradients = nullptr;  // one per group of members; null for a forward pass
   T* powers = nullptr;                   // (strips - 1, B, T)
   int strips = 1, groups = 1;            // strips per sequence; groups of members who share sequences
+  bool failed = false;                   // a member found no memory
 };
 
 // Rows of a feed-forward cell need nothing of each other: where there are more threads than
@@ -20,7 +21,7 @@ template <class P, CellKind K> struct Job {
 // took 4 to 19 ms forward where one takes 4.
 template <class P, CellKind K> int strips_per_sequence(const Shared<P, K>& shared, idx members) {
   const Call& c = shared.call;
-  if (K != CellKind::kPlain || c.recurrent || c.dx || members < 2 * shared.B) return 1;
+  if (K != CellKind::kPlain || c.recurrent || c.dx || !shared.B || members < 2 * shared.B) return 1;
   const idx possible = members / shared.B, most = shared.rows / kLanes<typename P::T>;
   return int(most < 1 ? 1 : possible < most ? possible : most);
 }
@@ -31,8 +32,7 @@ template <class P, CellKind K> int team_size(const Shared<P, K>& shared) {
   return n < 1 ? 1 : int(n);
 }
 
-template <class P, CellKind K> void work(void* context, int member, int members) {
-  auto& job = *static_cast<Job<P, K>*>(context);
+template <class P, CellKind K> void take_part(Job<P, K>& job, int member, int members) {
   Shared<P, K> view = job.shared;
   const int strips = strips_per_sequence(view, members), place = member % strips;
   const idx B = view.B, groups = members / strips, group = member / strips, share = (B + groups - 1) / groups;
@@ -52,6 +52,21 @@ template <class P, CellKind K> void work(void* context, int member, int members)
   else m.forward(from, to);
 }
 
+// No exception may leave a thread of the team.
+template <class P, CellKind K> void work(void* context, int member, int members) {
+  auto& job = *static_cast<Job<P, K>*>(context);
+  try {
+    take_part(job, member, members);
+  } catch (...) {
+    job.failed = true;
+  }
+}
+
+template <class P, CellKind K> void run_job(Job<P, K>& job, int team) {
+  run_team(team, work<P, K>, &job);
+  if (job.failed) out_of_memory();
+}
+
 template <class P, CellKind K> void forward(const Call& c) {
   using T = typename P::T;
   const Shared<P, K> shared(c);
@@ -59,7 +74,7 @@ template <class P, CellKind K> void forward(const Call& c) {
   const idx size = shared.B * shared.T_;
   Job<P, K> job{shared};
   if (shared.power && team > shared.B) job.powers = static_cast<T*>(scratch(2, uint64_t(team * size) * sizeof(T)));
-  run_team(team, work<P, K>, &job);
+  run_job(job, team);
   if (shared.power)
     for (idx strip = 1; strip < job.strips; ++strip)
       for (idx k = 0; k < size; ++k) shared.power[k] += job.powers[(strip - 1) * size + k];
@@ -108,7 +123,7 @@ template <class P, CellKind K> void backward(const Call& c) {
   Arena arena{static_cast<char*>(scratch(2, count.used))};
   for (int m = 0; m < team; ++m) gradients[m].layout(arena, shared);
   Job<P, K> job{shared, gradients};
-  run_team(team, work<P, K>, &job);
+  run_job(job, team);
 
   using G = Gradients<P, K>;
   const auto& s = shared.s;

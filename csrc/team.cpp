@@ -65,6 +65,8 @@ void run_team(int threads, void (*body)(void*, int, int), void* context) {
   for (auto& thread : others) thread.join();
 }
 
+void out_of_memory() { throw std::bad_alloc(); }
+
 void* scratch(int slot, uint64_t bytes) {
   thread_local Memory slots[3];
   Memory& memory = slots[slot];
@@ -75,7 +77,7 @@ void* scratch(int slot, uint64_t bytes) {
     memory.data = std::aligned_alloc(page, memory.size);
     if (!memory.data) {
       memory.size = 0;
-      throw std::bad_alloc();
+      out_of_memory();
     }
     want_large_pages(memory);
   }

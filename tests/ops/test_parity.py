@@ -223,6 +223,7 @@ def test_what_has_no_kernel_runs_on_the_specification(kind, dtype, options, reas
         Shape(5, 9, 37, 11),
         Shape(2, 3, 130, 33),
         Shape(0, 3, 4, 2),
+        Shape(0, 3, 4, 40),
     ],
     ids=str,
 )
