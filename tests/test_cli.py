@@ -115,6 +115,10 @@ class TestTrain:
         assert out.endswith("run: runs/art/stpnr/seed0\n")
         assert Run.open(runs / "art/stpnr/seed0").summary["finished"]
 
+    def test_the_task_comes_first(self, runs, capsys):
+        assert main(["train", "--seed", "1", "familiarity-infinite-r3"]) == 2
+        assert "the task comes first: stpn train familiarity-" in capsys.readouterr().err
+
     def test_json_lines(self, runs, capsys):
         assert main(["train", "art", *TINY, "--json"]) == 0
         events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -264,6 +268,13 @@ class TestLook:
         assert {p: p.stat().st_mtime_ns for p in finished.iterdir()} == before
         assert main(["eval", str(finished)]) == 0
         assert "98.55 ± 2.76" in capsys.readouterr().out
+
+    def test_a_stopped_run_has_no_test_accuracy_yet(self, finished, capsys):
+        (finished / "summary.json").unlink()
+        assert main(["show", str(finished)]) == 0
+        printed = capsys.readouterr().out
+        assert "validation accuracy" in printed
+        assert "test accuracy" not in printed
 
     def test_export(self, finished, tmp_path, capsys):
         Run.create(finished.parent / "seed1", {"task": "art", "model": "stpnr", "seed": 1})

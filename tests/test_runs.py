@@ -58,6 +58,23 @@ def test_a_directory_without_config_is_no_run(tmp_path):
         Run.open(tmp_path)
 
 
+def test_what_is_given_in_place_of_a_run_is_named(tmp_path):
+    runs = [make_run(tmp_path / "art" / "stpnr" / f"seed{k}") for k in range(5)]
+    (tmp_path / "seed0.json").write_text("{}")
+    with pytest.raises(RunError, match=rf"holds some: {runs[0].path}, .* and 2 more"):
+        Run.open(tmp_path)
+    with pytest.raises(RunError, match="does not exist"):
+        Run.open(tmp_path / "nothing")
+    with pytest.raises(RunError, match="`stpn report` reads exported results"):
+        Run.open(tmp_path / "seed0.json")
+
+
+def test_a_summary_with_an_infinite_power_can_be_written(tmp_path):
+    run = make_run(tmp_path)
+    run.write_summary({"power": float("inf"), "power_per_step": [1.0, float("nan")]})
+    assert run.summary == {"power": None, "power_per_step": [1.0, None]}
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"task": "art"}'])
 def test_a_damaged_config_is_named(tmp_path, content):
     (tmp_path / "config.json").write_text(content)

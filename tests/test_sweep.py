@@ -14,6 +14,7 @@ from stpn.cli import main
 from stpn.errors import ConfigError
 from stpn.runs import Run, find
 from stpn.sweep import Job, LocalExecutor, plan
+from stpn.training import session
 
 TINY = {"epochs": 1, "train_size": 60, "validation_size": 20, "test_size": 20}
 FLAGS = [word for key, value in TINY.items() for word in (f"--{key.replace('_', '-')}", str(value))]
@@ -39,6 +40,15 @@ def test_plan_says_what_is_left_to_do(tmp_path):
         assert plan([tiny(seed=2)], tmp_path)[0].state == "running"
 
 
+def test_a_finished_run_with_other_settings_is_not_taken_for_this_one(tmp_path, capsys):
+    session.start(tiny(), tmp_path)
+    assert plan([tiny()], tmp_path)[0].state == "finished"
+    assert plan([tiny(lr=0.5)], tmp_path)[0].state == "stopped"
+    results = LocalExecutor().execute(plan([tiny(lr=0.5)], tmp_path), lambda event: None)
+    assert results[0].status == "failed"
+    assert "its lr is 0.001, not 0.5" in results[0].message
+
+
 def test_plan_refuses_the_same_run_twice(tmp_path):
     with pytest.raises(ConfigError, match="contains art/stpnr/seed0 twice"):
         plan([tiny(), tiny(lr=0.1)], tmp_path)
@@ -58,6 +68,9 @@ def test_all_models_of_the_paper_times_its_seeds(tmp_path, capsys):
         (["art", "--seeds", "0"], "seeds must be >= 1"),
         (["art", "--model", "lstm"], "--model makes no sense for a grid"),
         (["arts"], "unknown task 'arts'"),
+        ([], "name the tasks of the grid: art, "),
+        (["art", "--storage", "fetch", *FLAGS], "--storage is for a sweep on Ray"),
+        (["art", "--jobs", "0", "--dry-run"], "jobs must be >= 1"),
         (["art", "--models", "ltsm"], "unknown model 'ltsm'"),
         (["art", "--epochs", "0"], "epochs must be >= 1"),
         (["art", "--jobs", "0", *FLAGS], "jobs must be >= 1"),

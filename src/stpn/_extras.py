@@ -16,5 +16,6 @@ def need(module: str, *, extra: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         raise MissingExtra(
-            f"this needs {module!r} ({error}); install it with: pip install 'stpn-torch[{extra}]'"
+            f"this needs {module!r} ({error}); install it with: "
+            f"pip install 'stpn-torch[{extra}]', or in a clone: pip install '.[{extra}]'"
         ) from error

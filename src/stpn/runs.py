@@ -57,7 +57,7 @@ class Run:
         """An existing run; its configuration is read here, so a wrong path fails at once."""
         run = cls(path)
         if not run._config.is_file():
-            raise RunError(f"{run.path} is not a run: it holds no config.json")
+            raise RunError(_not_a_run(run.path))
         _ = run.config
         return run
 
@@ -132,7 +132,7 @@ class Run:
         write_atomic(self._metrics, text.encode())
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        write_json(self._summary, summary)
+        write_json(self._summary, json_safe(summary))
 
     def rewrite_config(self, config: Mapping[str, Any]) -> None:
         """Change the settings of an existing run (a new length, say); the old summary goes."""
@@ -213,6 +213,16 @@ def find(root: str | Path) -> Iterator[Run]:
             yield Run(directory)
 
 
+def export_of(path: Path) -> Path:
+    """Where the results of a kept run directory are exported to."""
+    return path.with_name(f"{path.name}.json")
+
+
+def kept_run(path: Path) -> Run:
+    """The run directory of a result: its own, or the one that was kept beside its export."""
+    return Run(path.with_suffix("") if path.suffix == ".json" else path)
+
+
 def load_results(root: str | Path, problems: list[str] | None = None) -> list[RunResult]:
     """All results under `root`, from run directories and from exported files alike.
 
@@ -225,7 +235,7 @@ def load_results(root: str | Path, problems: list[str] | None = None) -> list[Ru
     readers = [
         (run.path, lambda run=run: result_of(run))
         for run in find(root)
-        if not run.path.with_suffix(".json").is_file()  # exported, and kept beside it
+        if not export_of(run.path).is_file()  # exported, and kept beside it
     ]
     exported = [root] if root.is_file() else sorted(root.rglob("seed*.json"))
     readers += [(path, lambda path=path: _read_export(path)) for path in exported]
@@ -346,6 +356,19 @@ def paper_figures(task: experiments.Task, model: str) -> dict[str, list[float]] 
     return {key: [row.mean, row.std] for key, row in found.items() if row is not None} or None
 
 
+def _not_a_run(path: Path) -> str:
+    """What someone gave in place of a run, as far as it can be told."""
+    if path.is_file():
+        return f"{path} is a file, not the directory of a run; `stpn report` reads exported results"
+    if not path.is_dir():
+        return f"{path} does not exist; `stpn list --runs DIRECTORY` shows the runs that do"
+    below = [str(run.path) for run in find(path)]
+    if not below:
+        return f"{path} is not a run: it holds no config.json"
+    more = f" and {len(below) - 3} more" if len(below) > 3 else ""
+    return f"{path} is not a run, but holds some: {', '.join(below[:3])}{more}"
+
+
 def read_json(path: Path) -> Any:
     with explain_os_errors(f"read {path}"):
         content = path.read_bytes()
@@ -357,10 +380,15 @@ def read_json(path: Path) -> Any:
 
 def json_safe(values: Mapping[str, Any]) -> dict[str, Any]:
     """NaN and infinity are not JSON: null stands for "could not be measured"."""
-    return {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in values.items()
-    }
+    return {key: _measured(value) for key, value in values.items()}
+
+
+def _measured(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, (list, tuple)):
+        return [_measured(entry) for entry in value]
+    return json_safe(value) if isinstance(value, Mapping) else value
 
 
 def write_json(path: Path, content: Mapping[str, Any], *, indent: int | None = 2) -> None:

@@ -94,6 +94,8 @@ def _state(run: Run, config: RunConfig) -> State:
         return "new"
     if run.status != "finished":
         return "running" if run.in_use else "stopped"
+    if config.contradiction(run.config):
+        return "stopped"  # whoever works on it says what contradicts
     summary = run.summary or {}
     # a finished run that was shorter than the grid wants is taken further
     return "finished" if summary.get("done", 0) >= config.total else "stopped"
@@ -198,7 +200,8 @@ def _result(job: Job, code: int, last: dict[str, Any], log: Iterable[str]) -> Re
 
 
 class forwarded_signals:
-    """While inside, Ctrl-C and SIGTERM call `interrupt` instead of ending this process."""
+    """While inside, Ctrl-C, SIGTERM and a closed terminal call `interrupt` instead of ending this
+    process; what it was started to ignore stays ignored."""
 
     def __init__(self, interrupt: Callable[[], None]) -> None:
         self._interrupt = interrupt
@@ -206,7 +209,9 @@ class forwarded_signals:
     def __enter__(self) -> None:
         self._previous = {}
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) is signal.SIG_IGN:
+                    continue
                 self._previous[number] = signal.signal(number, lambda *_: self._interrupt())
 
     def __exit__(self, *_: object) -> None:

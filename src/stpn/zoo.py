@@ -96,7 +96,7 @@ class Shelf:
         """
         from stpn.training import session
 
-        with session.built(self._config(name)) as trainer:
+        with session.built(self._config(name), plain=True) as trainer:
             self._load(name, trainer)
             return trainer.model.eval()
 
@@ -124,7 +124,7 @@ class Shelf:
         """
         from stpn.training import session
 
-        with session.built(self._config(name, **settings)) as trainer:
+        with session.built(self._config(name, **settings), plain=True) as trainer:
             self._load(name, trainer)
             return trainer, trainer.evaluate()
 

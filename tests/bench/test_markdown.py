@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from stpn.bench import engine, markdown
+from stpn.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,5 +27,5 @@ def test_every_case_has_a_row() -> None:
 
 
 def test_a_file_without_marks_is_refused() -> None:
-    with pytest.raises(ValueError, match="speed"):
-        markdown.filled("# Nothing here\n", {"cases": []})
+    with pytest.raises(ConfigError, match=r"notes\.md has no place .* speed"):
+        markdown.check("# Nothing here\n", "notes.md")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.utils.parametrize
 
-from stpn import EnergyMeter
+from stpn import EnergyMeter, frozen_plasticity
 from stpn.nn import STPNf, STPNr
 from stpn.nn.registry import build, models
 
@@ -66,6 +67,31 @@ def test_a_meter_sees_bound_steps() -> None:
     with EnergyMeter(core) as expected, torch.no_grad():
         core.step(x)
     assert meter.power == expected.power > 0
+
+
+def test_frozen_synapses_stay_frozen_in_bound_steps() -> None:
+    core = STPNr(INPUTS, HIDDEN)
+    state = core.initial_state(BATCH)
+    bound = core.bound_step(torch.randn(BATCH, INPUTS), state)
+    bound()
+    before = state[0].f.clone()
+    with frozen_plasticity(core):
+        bound()
+    assert state[0].f.equal(before)
+    bound()
+    assert not state[0].f.equal(before)
+
+
+class Doubled(torch.nn.Module):
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        return 2 * value
+
+
+@pytest.mark.parametrize("name", ["weight_l0", "bias_l0", "lambda_l0", "gamma_l0"])
+def test_parametrised_parameters_are_read_at_every_step(name: str) -> None:
+    core = STPNr(INPUTS, HIDDEN)
+    torch.nn.utils.parametrize.register_parametrization(core, name, Doubled())
+    compare(core)
 
 
 def test_autograd_notices_the_changed_state() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 import stpn
 from stpn.nn import STPNl, STPNr
@@ -217,6 +218,27 @@ def test_a_second_derivative_of_an_operator_is_an_error(name: str, make: Make, o
     (first,) = torch.autograd.grad(y.square().sum(), arguments[0], create_graph=True)
     with pytest.raises(RuntimeError, match="cannot be differentiated"):
         torch.autograd.grad(first.square().sum(), arguments[0])
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch's own
+@pytest.mark.parametrize("kind", [STPNr, STPNl, ModPlast, FastWeights])
+def test_other_kinds_of_derivative_come_from_the_specification(kind: Any) -> None:
+    core = kind(4, 3, batch_first=True, dtype=torch.float64)
+    x, tangent = draw(2, 5, 4, grad=False), draw(2, 5, 4, grad=False)
+
+    def loss(x: Tensor) -> Tensor:
+        return core(x)[0].square().sum()
+
+    leaf = x.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(loss(leaf), leaf)
+    torch.testing.assert_close(torch.func.grad(loss)(x), expected)
+    slope = (expected * tangent).sum()
+    torch.testing.assert_close(torch.func.jvp(loss, (x,), (tangent,))[1], slope)
+    with forward_ad.dual_level(), torch.no_grad():
+        dual = forward_ad.unpack_dual(loss(forward_ad.make_dual(x, tangent)))
+    torch.testing.assert_close(dual.tangent, slope)
+    with use_backend("native"), pytest.raises(ValueError, match=r"torch\.func"):
+        torch.func.grad(loss)(x)
 
 
 def test_the_specification_has_second_derivatives() -> None:

@@ -58,6 +58,15 @@ def test_results_without_checkpoints_say_why_the_viewer_is_empty(tmp_path: Path)
         assert (tmp_path / "out/figures" / f"{name}.svg").is_file()
 
 
+def test_checkpoints_kept_beside_exported_results_are_shown(trained: Path, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    flags = ["--checkpoints", "--unfinished"]
+    assert main(["export", str(trained), str(results), *flags]) == 0
+    page = build(results, tmp_path / "out").page.read_text()
+    assert "STPNr, seed 0" in page
+    assert "no checkpoint beside its results" not in page
+
+
 def test_networks_of_a_shelf_stand_in_for_checkpoints(trained: Path, tmp_path: Path) -> None:
     card = ship(Run(trained / "art/stpnr/seed0"), 1, tmp_path / "networks")
     ship(Run(trained / "art/lstm/seed0"), 1, tmp_path / "networks")
@@ -118,7 +127,7 @@ def test_pictures_of_an_earlier_report_do_not_stay(tmp_path: Path) -> None:
     [
         (["report", "nowhere"], "nowhere does not exist"),
         (["report", ".", "--notes", "nowhere.md"], "cannot read nowhere.md"),
-        (["figure", "synapses", "nowhere"], "nowhere is not a run"),
+        (["figure", "synapses", "nowhere"], "nowhere does not exist"),
     ],
 )
 def test_mistakes_are_answered_in_a_sentence(

@@ -6,7 +6,6 @@ take turns, on the same number of threads; every figure is the median of at leas
 
 from __future__ import annotations
 
-import json
 import statistics
 import subprocess
 import sys
@@ -274,7 +273,3 @@ def run(cases: list[str], repeats: int, peers: bool, say: Callable[[str], None])
         "streaming": streaming(),
         "resets": reset_cost(),
     }
-
-
-def to_json(result: dict[str, Any]) -> str:
-    return json.dumps(result, indent=1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from stpn.errors import ConfigError
+
 BEGIN, END = "<!-- speed -->", "<!-- /speed -->"
 
 _TITLES = {
@@ -22,12 +24,16 @@ _PEERS = {
 }
 
 
+def check(text: str, name: object) -> None:
+    """Refuse a document without a place for the figures."""
+    if END not in text.partition(BEGIN)[2]:
+        raise ConfigError(f"{name} has no place for figures: it lacks {BEGIN} ... {END}")
+
+
 def filled(text: str, result: dict[str, Any]) -> str:
-    """A document with the figures between its two marks."""
-    before, found, rest = text.partition(BEGIN)
-    _, ended, after = rest.partition(END)
-    if not found or not ended:
-        raise ValueError(f"expected {BEGIN} and {END} in the file")
+    """A document, once checked, with the figures between its two marks."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{table(result)}\n\n{remarks(result)}\n{END}{after}"
 
 

@@ -33,7 +33,8 @@ def follow(run: Run, config: RunConfig, output: Output) -> Iterator[None]:
             if output.json:
                 emit("row", **row)
             elif not output.quiet:
-                facts = (f"{key} {row[key]:.4g}" for key in ("loss", "proficiency", "power"))
+                names = ("loss", "proficiency", "power")
+                facts = (f"{key} {row[key]:.4g}" for key in names if row[key] is not None)
                 print(f"{config.unit} {row['step']}/{config.total}", *facts, sep="  ", flush=True)
         shown = max(shown, len(rows))
 

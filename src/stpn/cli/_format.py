@@ -16,4 +16,6 @@ def figure(value: float | None, name: str) -> str:
     """Accuracies with their percent sign, everything else with the digits that matter."""
     if value is None:
         return "-"
-    return f"{value:.2f} %" if "accuracy" in name else f"{value:.1f}"
+    if "accuracy" in name:
+        return f"{value:.2f} %"
+    return f"{value:.1g}" if 0 < abs(value) < 0.05 else f"{value:.1f}"

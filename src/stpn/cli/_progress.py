@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
 from stpn.cli._format import duration
-from stpn.runs import Row, Run
+from stpn.runs import Row, Run, json_safe
 from stpn.training.loop import Reporter
 from stpn.training.trainer import Trainer
 
@@ -110,7 +110,7 @@ class Lines(Reporter):
         self._last = now
         facts = [
             f"{trainer.config.unit} {row['step']}/{trainer.total}",
-            f"loss {row['loss']:.4g}",
+            *([] if row["loss"] is None else [f"loss {row['loss']:.4g}"]),
             *_figures(row, trainer),
             f"{self._pace.rate(trainer):.0f} {trainer.sample_unit}/s",
             f"{duration(self._pace.seconds_left(trainer))} left",
@@ -147,7 +147,7 @@ class JsonLines(Reporter):
 
 def emit(event: str, **content: Any) -> None:
     """One line of machine-readable output."""
-    print(json.dumps({"event": event, **content}), flush=True)
+    print(json.dumps({"event": event, **json_safe(content)}, allow_nan=False), flush=True)
 
 
 def _name(trainer: Trainer) -> str:

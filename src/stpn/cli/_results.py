@@ -31,7 +31,10 @@ def print_figures(summary: Mapping[str, Any]) -> None:
     table.add_column("here", justify="right")
     table.add_column("paper", justify="right")
     theirs = summary.get("paper") or {}
-    for key, name in (("proficiency", summary["metric"].replace("_", " ")), ("power", "power")):
+    metric = summary["metric"].replace("_", " ")
+    if not summary.get("finished", True):
+        metric = metric.replace("test ", "validation ")
+    for key, name in (("proficiency", metric), ("power", "power")):
         mean_std = theirs.get(key)
         beside = "-" if mean_std is None else spread_text(mean_std, name)
         table.add_row(name, figure(summary.get(key), name), beside)

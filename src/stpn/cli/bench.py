@@ -12,6 +12,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from stpn._files import explain_os_errors, write_atomic
 from stpn.errors import ConfigError
 
 
@@ -56,6 +57,10 @@ def run(arguments: list[str]) -> int:
         raise ConfigError(f"threads: expected at least 1, got {options.threads}")
     if options.readme is not None and options.training:
         raise ConfigError("readme: it shows the kernels' speed, not that of --training")
+    if options.readme is not None:
+        with explain_os_errors(f"read {options.readme}"):
+            readme = options.readme.read_text()
+        markdown.check(readme, options.readme)
     torch.set_num_threads(options.threads)
     console = Console(stderr=options.json, width=None if sys.stdout.isatty() else 110)
 
@@ -78,9 +83,9 @@ def run(arguments: list[str]) -> int:
         )
         tables = _tables(result)
     if options.out is not None:
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
+        write_atomic(options.out, (json.dumps(result, indent=1) + "\n").encode())
     if options.readme is not None:
-        options.readme.write_text(markdown.filled(options.readme.read_text(), result))
+        write_atomic(options.readme, markdown.filled(readme, result).encode())
     if options.json:
         print(json.dumps(result, indent=1))
         return 0

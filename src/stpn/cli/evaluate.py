@@ -25,6 +25,7 @@ class Evaluate:
 def run(arguments: list[str]) -> int:
     options = tyro.cli(Evaluate, args=arguments, prog="stpn eval")
     from stpn.cli._results import print_figures, print_summary
+    from stpn.runs import json_safe
     from stpn.zoo import pretrained
 
     shipped = not options.run.exists()
@@ -35,7 +36,7 @@ def run(arguments: list[str]) -> int:
         )
     summary = _shipped(str(options.run)) if shipped else _trained(options.run)
     if options.json:
-        print(json.dumps(summary))
+        print(json.dumps(json_safe(summary), allow_nan=False))
     elif shipped:
         print_figures(summary)
         print(pretrained.card(str(options.run)))

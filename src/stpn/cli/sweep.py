@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections import Counter
@@ -61,10 +62,15 @@ class Sweep:
 
 def run(arguments: list[str]) -> int:
     options, flags = tyro.cli(Sweep, args=arguments, prog="stpn sweep", return_unknown_args=True)
+    if not options.tasks:
+        raise ConfigError(f"name the tasks of the grid: {', '.join(experiments.TASKS)}")
+    if options.jobs is not None and options.jobs < 1:
+        raise ConfigError(f"jobs must be >= 1, not {options.jobs}")
     jobs = plan(grid(options, flags), options.out)
     if options.dry_run:
         for job in jobs:
-            print(f"{job.state:<9} {job.path}")
+            state = {"event": "planned", "run": str(job.path), "state": job.state}
+            print(json.dumps(state) if options.json else f"{job.state:<9} {job.path}")
         return 0
     overview = _Overview(jobs, as_json=options.json)
     with _executor(options) as executor, overview:
@@ -79,6 +85,8 @@ def _executor(options: Sweep) -> Iterator[Executor]:
             if getattr(options, name) is not None:
                 flag = name.replace("_", "-")
                 raise ConfigError(f"--{flag} is for a sweep on Ray: add --ray")
+        if options.storage != "auto":
+            raise ConfigError("--storage is for a sweep on Ray: add --ray")
         yield LocalExecutor(1 if options.jobs is None else options.jobs)
         return
     from stpn.scale.cluster import Resources, connected

@@ -82,6 +82,8 @@ def parse(arguments: list[str]) -> tuple[RunConfig, Place, Output]:
         description=f"Train a model. Settings and defaults of {defaults.task} with "
         f"{defaults.model}; `stpn train TASK --model MODEL --help` shows those of another.",
     )
+    if (task := parsed.settings.task) != defaults.task:
+        raise ConfigError(f"the task comes first: stpn train {task} ...")
     return parsed.settings, parsed.place, parsed.output
 
 

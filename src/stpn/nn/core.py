@@ -179,7 +179,7 @@ class RecurrentCore(Recurrence):
 
         @torch.no_grad()
         def bound(reset: Tensor | None = None) -> Tensor:
-            if fast is None or self._power_observer is not None:
+            if fast is None or self._frozen or self._power_observer is not None:
                 return self.step(x, state, reset)[0]
             if reset is not None:
                 clear(state[0], reset)

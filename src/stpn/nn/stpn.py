@@ -1,22 +1,6 @@
 """Short-Term Plasticity Neurons: feed-forward, recurrent and gated, each as layer and as cell.
 
-What they compute is in `stpn.ops.reference`. The options, on all of them:
-
-    stp             granularity of lambda and gamma: "synapse", "neuron", or "uniform" (one number
-                    for the layer)
-    plastic         which synapses change: "all", "input" (those from x), "hidden" (from h_prev)
-    norm            "pre": G, and F as it decays, are divided by the norm of G; "post": G, and F
-                    after its update; None: nothing is
-    norm_over       the norm is taken over each "neuron", or over the whole "layer"
-    norm_scale      learn a factor of the normalised efficacies, one per neuron
-    clamp           limit F to [-clamp, clamp] after each update
-    rule            "hebb", or "oja"
-    nonlinearity    "tanh", "sigmoid" or "relu" (not with gates)
-
-Parameters of layer k, with R = H rows (4H with gates, in the order i, f, g, o) and D columns
-(inputs first, then hidden units), P of them plastic: `weight_lk` (R, D), `bias_lk` (R), `lambda_lk`
-and `gamma_lk` (R, P), (R, 1) or (1, 1) by granularity, `norm_scale_lk` (R). Cells go without the
-suffix, and write `lambda_`, as Python keeps the word for itself.
+What they compute is in `stpn.ops.reference`, their options and parameters in `STPNr`.
 """
 
 from __future__ import annotations
@@ -211,9 +195,10 @@ class _Neurons(_Plastic):
     def _bound_kernel(self, x: Tensor, state: STPNState) -> Callable[[], Tensor] | None:
         ((_, suffix),) = self._layers()
         tensors = self._tensors(suffix)
-        stored = self._parameters.get(f"weight{suffix}"), self._parameters.get(f"lambda{suffix}")
+        names = (f"{name}{suffix}" for name in ("weight", "bias", "lambda", "gamma"))
         # What was computed from the parameters (another dtype, padding) would not change with them.
-        if self.norm_scale_learnt or tensors[0] is not stored[0] or tensors[2] is not stored[1]:
+        computed = (t is not self._parameters.get(n) for t, n in zip(tensors, names, strict=True))
+        if self.norm_scale_learnt or any(computed):
             return None
         return backends.bound_stpn_step(x, state.h, state.f, *tensors, options=self._in_use())
 
@@ -332,12 +317,29 @@ class STPNr(_NeuronLayer):
         y, state = layer(x)                       # (B, T, 37) -> (B, T, 64)
         y, state = layer(x, state, reset=done)    # goes on; done (B, T): starts fresh there
 
-    The state is a tuple of `STPNState(h, f)`, one per layer and direction. Options: see the module.
+    The state is a tuple of `STPNState(h, f)`, one per layer and direction: values, to be kept,
+    detached (`tuple(s.detach() for s in state)`) or thrown away. Options of all STPNs:
+
+        stp             granularity of lambda and gamma: "synapse", "neuron", or "uniform" (one
+                        number for the layer)
+        plastic         which synapses change: "all", "input" (those from x), "hidden" (from h_prev)
+        norm            "pre": G, and F as it decays, are divided by the norm of G; "post": G, and F
+                        after its update; None: nothing is
+        norm_over       the norm is taken over each "neuron", or over the whole "layer"
+        norm_scale      learn a factor of the normalised efficacies, one per neuron
+        clamp           limit F to [-clamp, clamp] after each update
+        rule            "hebb", or "oja"
+        nonlinearity    "tanh", "sigmoid" or "relu" (not with gates)
+
+    Parameters of layer k, with R = H rows (4H with gates, in the order i, f, g, o) and D columns
+    (inputs first, then hidden units), P of them plastic: `weight_lk` (R, D), `bias_lk` (R),
+    `lambda_lk` and `gamma_lk` (R, P), (R, 1) or (1, 1) by granularity, `norm_scale_lk` (R). Cells
+    go without the suffix, and write `lambda_`, as Python keeps the word for itself.
     """
 
 
 class STPNf(_FeedForward, _NeuronLayer):
-    """Feed-forward STPN layer: synapses on x alone. Used as `STPNr`."""
+    """Feed-forward STPN layer: synapses on x alone. Used as `STPNr`, with its options."""
 
 
 class STPNl(_Gated, RecurrentCore):

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from stpn.ops import reference, reference_rivals
 from stpn.ops.operators import traced
@@ -106,6 +107,8 @@ def _runs_native(reason: str, *tensors: Tensor | None) -> bool:
     """Whether this call runs on the kernels; `reason` says why its options cannot."""
     if _chosen == "reference" or native is None:
         return False
+    if not reason and _transformed():
+        reason = "torch.func and forward-mode derivatives have no kernel"
     for tensor in tensors:
         if tensor is not None and not reason:
             if tensor.device.type != "cpu":
@@ -120,6 +123,13 @@ def _runs_native(reason: str, *tensors: Tensor | None) -> bool:
         _said.add(reason)
         _logger.warning("this runs on plain PyTorch, not on the native kernels: %s", reason)
     return False
+
+
+def _transformed() -> bool:
+    """Whether this call is differentiated in a way that only plain PyTorch knows."""
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def _unsupported(options: STPNOptions, norm_scale: Tensor | None) -> str:

@@ -17,7 +17,7 @@ from stpn.errors import StpnError
 from stpn.report.grid import Grid, run_reach
 from stpn.report.style import model_rank, model_style
 from stpn.report.verdicts import percent
-from stpn.runs import Run, RunResult
+from stpn.runs import RunResult, kept_run
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,7 +54,7 @@ def find(grid: Grid, shelf: Shelf | None = None) -> tuple[dict[str, Found], dict
     found, reasons = {}, {}
     for model in sorted({*grid.models(TASK), *cards}, key=model_rank):
         used = grid.group(TASK, model).used
-        saved = [run for run in used if Run(run.path).checkpoint.is_file()]
+        saved = [run for run in used if kept_run(run.path).checkpoint.is_file()]
         try:
             if saved:
                 best = max(saved, key=lambda run: run.summary.get("proficiency") or 0.0)
@@ -84,7 +84,7 @@ def networks(
 def _restore(run: RunResult, name: str) -> Found:
     from stpn.training.session import restored
 
-    with restored(run.path) as trainer:
+    with restored(kept_run(run.path).path) as trainer:
         network: Any = trainer.model
     accuracy = run.summary.get("proficiency")
     reach = run_reach(run)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stpn import experiments, paper
-from stpn._files import explain_os_errors
+from stpn._files import explain_os_errors, write_atomic
 from stpn.errors import ConfigError
 from stpn.report.build import Report, Written, markdown
 from stpn.report.grid import Group, Quantity
@@ -28,7 +28,6 @@ BEGIN, END = "<!-- results -->", "<!-- /results -->"
 
 MAIN_TASKS = ("art", "maze", "pong", "pendulum")
 MAIN_FIGURE = "power-proficiency"
-_SHOWN = (Verdict.BETTER, Verdict.WITHIN, Verdict.WORSE, Verdict.SHORT)
 
 
 def docs_page(report: Report) -> str:
@@ -62,8 +61,7 @@ def write_readme(report: Report, readme: Path, docs: Path) -> Path:
     if not begin or not end:
         raise ConfigError(f"{readme} has no place for results: it lacks {BEGIN} ... {END}")
     part = readme_part(report, Path(os.path.relpath(docs, readme.parent)))
-    with explain_os_errors(f"write {readme}"):
-        readme.write_text(f"{before}{BEGIN}\n{part}{END}{after}", encoding="utf-8")
+    write_atomic(readme, f"{before}{BEGIN}\n{part}{END}{after}".encode())
     return readme
 
 
@@ -84,7 +82,7 @@ def readme_part(report: Report, docs: Path) -> str:
             " · ".join(
                 f"{v.sign} {v.words}" for v in Verdict if v.sign and v is not Verdict.MISSING
             )
-            + ".",
+            + " · ‡ settings that differ from the paper's.",
         ]
     missing = [experiments.get(task).title for task in MAIN_TASKS if not report.grid.models(task)]
     if missing:
@@ -111,6 +109,8 @@ def _rows(report: Report, task: str) -> Iterator[str]:
         notes = seeds_text(group)
         if group.is_short:
             notes += f", {percent(group.reach)} of the protocol"
+        if group.deviations:
+            notes += " ‡"
         cells = [heading, model_style(model).name]
         cells += _figures(group, "proficiency", metric)
         cells += _figures(group, "power", "power")

@@ -188,7 +188,9 @@ def _main_figures(group: Group) -> tuple[str, ...]:
         text = f"{model_style(group.model).name} {word} {figure_text(estimate, places)}"
         if theirs is not None:
             text += f", paper {theirs.mean:.{places}f} ± {theirs.std:.{places}f}"
-        lines.append(f"{text}: {kind.sign} {kind.words}" if kind.sign else text)
+        if kind.sign:
+            text += f": {kind.sign} {kind.words}"
+        lines.append(f"{text} ‡" if group.deviations else text)
     return tuple(lines)
 
 

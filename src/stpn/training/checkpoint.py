@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,15 @@ def _decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
         if mark == "$dict":
             return {key: _decode(item, tensors) for key, item in content}
     return {key: _decode(item, tensors) for key, item in value.items()}
+
+
+@contextmanager
+def explain_misfit(path: Path, trainer: object) -> Iterator[None]:
+    """Around `trainer.load_state_dict`: a whole checkpoint may still be of something else."""
+    try:
+        yield
+    except (KeyError, TypeError, IndexError, RuntimeError) as error:
+        raise CheckpointError(f"{path} does not fit {type(trainer).__name__}: {error!r}") from error
 
 
 def load_module(module: torch.nn.Module, state: Mapping[str, Tensor], what: str = "model") -> None:

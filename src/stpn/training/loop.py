@@ -102,7 +102,9 @@ class Stop:
         if threading.current_thread() is not threading.main_thread():
             yield self  # only the main thread may install handlers
             return
-        handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        # what nohup or a script has this process ignore stays ignored
+        handled = [n for n in signals if signal.getsignal(n) is not signal.SIG_IGN]
         previous = {number: signal.signal(number, handle) for number in handled}
         try:
             yield self
@@ -137,14 +139,10 @@ class Loop:
         if self.run.checkpoint.exists():
             state = checkpoint.read(self.run.checkpoint)
             self._check_identity(state)
-            try:
+            with checkpoint.explain_misfit(self.run.checkpoint, self.trainer):
                 self.trainer.load_state_dict(state["trainer"])
                 torch.set_rng_state(state["torch_rng"])
                 self.rows, self.seconds = state["rows"], state["seconds"]
-            except (KeyError, TypeError, IndexError, RuntimeError) as error:
-                raise CheckpointError(
-                    f"{self.run.checkpoint} does not fit {type(self.trainer).__name__}: {error!r}"
-                ) from error
             self.saved_at = self.trainer.done
         self.run.truncate(self.rows)
 

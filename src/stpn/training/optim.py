@@ -26,6 +26,11 @@ def names() -> list[str]:
     ]
 
 
+def has_option(name: str, option: str) -> bool:
+    """Whether the optimizer of that name takes such an argument."""
+    return option in inspect.signature(getattr(torch.optim, name, object)).parameters
+
+
 def build(
     name: str, parameters: Iterable[nn.Parameter], *, lr: float, **options: Any
 ) -> torch.optim.Optimizer:

@@ -62,9 +62,9 @@ class ReinforcementTrainer(Trainer, Generic[Config]):
         core = build_core(config, encoder.output_size, output_size=policy.num_parameters + 1)
         self.config = dataclasses.replace(config, hidden_size=core.hidden_size)
         self.model = Agent(encoder, core, policy)
-        self.optimizer = optim.build(
-            config.optimizer, self.model.parameters(), lr=config.lr, eps=config.eps
-        )
+        eps = {"eps": config.eps} if optim.has_option(config.optimizer, "eps") else {}
+        parameters = self.model.parameters()
+        self.optimizer = optim.build(config.optimizer, parameters, lr=config.lr, **eps)
         self.gradients = Gradients(self.model, self.optimizer, config.grad_norm)
         algorithm = A2C if config.algo == "a2c" else PPO
         self.algorithm: A2C | PPO = algorithm(self.model, self.gradients, config)

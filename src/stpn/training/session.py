@@ -109,7 +109,9 @@ def restored(path: str | Path) -> Iterator[Trainer]:
     """The trainer of a run with its network as saved, to look at, measure or use."""
     run = Run.open(path)
     with _machine(from_dict(run.config)) as config, built(config, plain=True) as trainer:
-        trainer.load_state_dict(checkpoint.read(run.checkpoint)["trainer"])
+        state = checkpoint.read(run.checkpoint)
+        with checkpoint.explain_misfit(run.checkpoint, trainer):
+            trainer.load_state_dict(state["trainer"])
         yield trainer
 
 
