@@ -143,12 +143,12 @@ def test_what_is_no_checkpoint_is_named(tmp_path):
 @pytest.mark.slow
 def test_a_few_iterations_on_cartpole_improve(ray, tmp_path):
     config = experiments.default_config(
-        "gym", "stpnr", rllib=True, hidden_size=16, threads=1, steps=9000, eval_every=3000
+        "gym", "stpnr", rllib=True, hidden_size=16, threads=1, steps=12000, eval_every=3000
     )
     outcome = session.start(config, tmp_path)
     rows = outcome.run.metrics()
-    assert rows[-1]["proficiency"] > 1.3 * rows[0]["proficiency"]
-    assert rows[-1]["train_reward"] > 1.3 * rows[0]["train_reward"]
+    assert rows[-1]["train_reward"] > 1.3 * rows[0]["train_reward"]  # over all episodes between
+    assert rows[-1]["proficiency"] > 25  # of a few; random play lasts 22 steps
     assert rows[-1]["power"] > 0
     assert rows[-1]["train_power"] > 0
     _, figures = session.evaluate(outcome.run.path)  # by the plain trainer
