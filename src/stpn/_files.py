@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stpn.errors import RunError
+from stpn.errors import ConfigError, RunError
 
 
 @contextmanager
@@ -18,6 +18,15 @@ def explain_os_errors(action: str) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise RunError(f"cannot {action}: {reason}") from error
+
+
+def around(text: str, begin: str, end: str, name: object) -> tuple[str, str]:
+    """What stands before and after two marks in a document, the marks included."""
+    before, _, rest = text.partition(begin)
+    _, found, after = rest.partition(end)
+    if not found:
+        raise ConfigError(f"{name} has no place for this: it lacks {begin} ... {end}")
+    return before + begin, end + after
 
 
 def write_atomic(path: Path, content: bytes) -> None:

@@ -213,11 +213,6 @@ def find(root: str | Path) -> Iterator[Run]:
             yield Run(directory)
 
 
-def export_of(path: Path) -> Path:
-    """Where the results of a kept run directory are exported to."""
-    return path.with_name(f"{path.name}.json")
-
-
 def kept_run(path: Path) -> Run:
     """The run directory of a result: its own, or the one that was kept beside its export."""
     return Run(path.with_suffix("") if path.suffix == ".json" else path)
@@ -235,7 +230,7 @@ def load_results(root: str | Path, problems: list[str] | None = None) -> list[Ru
     readers = [
         (run.path, lambda run=run: result_of(run))
         for run in find(root)
-        if not export_of(run.path).is_file()  # exported, and kept beside it
+        if not run.path.with_suffix(".json").is_file()  # exported, and kept beside it
     ]
     exported = [root] if root.is_file() else sorted(root.rglob("seed*.json"))
     readers += [(path, lambda path=path: _read_export(path)) for path in exported]

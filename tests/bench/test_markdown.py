@@ -27,5 +27,5 @@ def test_every_case_has_a_row() -> None:
 
 
 def test_a_file_without_marks_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"notes\.md has no place .* speed"):
-        markdown.check("# Nothing here\n", "notes.md")
+    with pytest.raises(ConfigError, match="lacks <!-- speed -->"):
+        markdown.filled("# Nothing here\n", {"cases": []})

@@ -76,7 +76,7 @@ def test_a_readme_without_marks_is_left_alone(
 ) -> None:
     (repository / "README.md").write_text("# Title\n")
     assert main(PUBLISH) == 2
-    assert "README.md has no place for results" in capsys.readouterr().err
+    assert "README.md has no place for this" in capsys.readouterr().err
     assert (repository / "README.md").read_text() == "# Title\n"
 
 

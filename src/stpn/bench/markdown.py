@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stpn.errors import ConfigError
+from stpn._files import around
 
 BEGIN, END = "<!-- speed -->", "<!-- /speed -->"
 
@@ -24,17 +24,10 @@ _PEERS = {
 }
 
 
-def check(text: str, name: object) -> None:
-    """Refuse a document without a place for the figures."""
-    if END not in text.partition(BEGIN)[2]:
-        raise ConfigError(f"{name} has no place for figures: it lacks {BEGIN} ... {END}")
-
-
 def filled(text: str, result: dict[str, Any]) -> str:
-    """A document, once checked, with the figures between its two marks."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{table(result)}\n\n{remarks(result)}\n{END}{after}"
+    """A document with the figures between its two marks."""
+    before, after = around(text, BEGIN, END, "the document")
+    return f"{before}\n{table(result)}\n\n{remarks(result)}\n{after}"
 
 
 def table(result: dict[str, Any]) -> str:

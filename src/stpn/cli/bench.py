@@ -12,7 +12,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from stpn._files import explain_os_errors, write_atomic
+from stpn._files import around, explain_os_errors, write_atomic
 from stpn.errors import ConfigError
 
 
@@ -60,7 +60,7 @@ def run(arguments: list[str]) -> int:
     if options.readme is not None:
         with explain_os_errors(f"read {options.readme}"):
             readme = options.readme.read_text()
-        markdown.check(readme, options.readme)
+        around(readme, markdown.BEGIN, markdown.END, options.readme)  # before, not after an hour
     torch.set_num_threads(options.threads)
     console = Console(stderr=options.json, width=None if sys.stdout.isatty() else 110)
 

@@ -128,7 +128,7 @@ def description(plot: Plot) -> str:
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:
-    axes.set_title(panel.title, loc="left")
+    axes.set_title(panel.title.replace(", ", ",\n"), loc="left")  # a panel is narrow
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label, labelpad=2)
     if panel.log_y:

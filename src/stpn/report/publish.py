@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stpn import experiments, paper
-from stpn._files import explain_os_errors, write_atomic
-from stpn.errors import ConfigError
+from stpn._files import around, explain_os_errors, write_atomic
 from stpn.report.build import Report, Written, markdown
 from stpn.report.grid import Group, Quantity
 from stpn.report.plots import Plot
@@ -56,12 +55,9 @@ def write_readme(report: Report, readme: Path, docs: Path) -> Path:
     """Put the main figure and table between the two marks of a README."""
     with explain_os_errors(f"read {readme}"):
         text = readme.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ConfigError(f"{readme} has no place for results: it lacks {BEGIN} ... {END}")
+    before, after = around(text, BEGIN, END, readme)
     part = readme_part(report, Path(os.path.relpath(docs, readme.parent)))
-    write_atomic(readme, f"{before}{BEGIN}\n{part}{END}{after}".encode())
+    write_atomic(readme, f"{before}\n{part}{after}".encode())
     return readme
 
 

@@ -38,11 +38,10 @@ def build(
     if name not in names():
         raise ConfigError(unknown("optimizer", name, dict.fromkeys(names())))
     cls = getattr(torch.optim, name)
-    accepted = inspect.signature(cls).parameters
     for option in options:
-        if option not in accepted:
+        if not has_option(name, option):
             raise ConfigError(f"the optimizer {name} has no option {option!r}")
-    if "fused" in accepted:
+    if has_option(name, "fused"):
         options.setdefault("fused", True)
     try:
         return cls(parameters, lr=lr, **options)
