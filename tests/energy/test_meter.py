@@ -41,7 +41,7 @@ def traces(module: nn.Module) -> list[Any]:
     found: list[Any] = []
     for part in module.modules():
         found += [part._forward_hooks, part._forward_pre_hooks]
-        found += [name for name in ("_power_observer", "_ignored_inputs") if name in vars(part)]
+        found += [name for name in ("_power_observer", "_power_weights") if name in vars(part)]
     return [trace for trace in found if trace]
 
 

@@ -16,9 +16,11 @@ BATCH, STEPS, INPUTS, HIDDEN = 3, 5, 4, 3
 Told = dict[str, tuple[Tensor, Tensor | None]]
 
 
-def observe(core) -> Told:
+def observe(core, ignored=()) -> Told:
     told: Told = {}
-    core._power_observer = lambda power, lengths, suffix: told.update({suffix: (power, lengths)})
+    core._observe_power(
+        lambda power, lengths, suffix: told.update({suffix: (power, lengths)}), ignored
+    )
     return told
 
 
@@ -40,8 +42,7 @@ def test_power_of_every_layer_and_direction_in_time(kind) -> None:
 
 def test_ignored_inputs_cost_nothing() -> None:
     layer, x = STPNr(INPUTS, HIDDEN, num_layers=2, batch_first=True), torch.randn(3, 5, INPUTS)
-    told = observe(layer)
-    layer._ignored_inputs = (1, 3)
+    told = observe(layer, ignored=(1, 3))
     layer(x)
     seen = trace(layer, x)
     u = torch.cat([x, previous(seen.layers[0].h)], -1)

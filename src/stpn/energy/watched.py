@@ -64,13 +64,13 @@ class WatchedLayer:
 
         observers = core._power_observer
         if observers is None:
-            observers = _Observers()
-            core._power_observer, core._ignored_inputs = observers, ignored
+            observers = _Observers(ignored)
+            core._observe_power(observers, ignored)
         elif not isinstance(observers, _Observers):
             raise RuntimeError(f"{self.name} has a power observer that is not a meter's")
-        elif tuple(core._ignored_inputs) != ignored:
+        elif observers.ignored != ignored:
             raise ValueError(
-                f"ignore_inputs: expected {list(core._ignored_inputs)} for {self.name}, as in the "
+                f"ignore_inputs: expected {list(observers.ignored)} for {self.name}, as in the "
                 f"meter around this one, got {list(ignored)}"
             )
         observers[observer] = keeps_graph()
@@ -80,7 +80,7 @@ class WatchedLayer:
             del observers[observer]
             core._power_graph = any(observers.values())
             if not observers:
-                del core._power_observer, core._power_graph, core._ignored_inputs
+                del core._power_observer, core._power_graph, core._power_weights
 
         return end
 
@@ -118,6 +118,10 @@ class WatchedLayer:
 
 class _Observers(dict[Callable[[Tensor, Tensor | None, str], None], bool]):
     """Several meters on one core, and whether each wants gradients."""
+
+    def __init__(self, ignored: tuple[int, ...]) -> None:
+        super().__init__()
+        self.ignored = ignored
 
     def __call__(self, power: Tensor, lengths: Tensor | None, suffix: str) -> None:
         for observer in self:

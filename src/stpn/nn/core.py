@@ -242,16 +242,15 @@ class RecurrentCore(Recurrence):
             reset_reversed = reversed_reset(reset, lengths)
         finals: list[Any] = []
         outputs: list[Tensor] = []
-        for k, (input_size, suffix) in enumerate(self._layers()):
+        for k, (_, suffix) in enumerate(self._layers()):
             reverse = k % self.num_directions == 1
-            first = k < self.num_directions
             y, final, power = run(
                 reversed_time(x, lengths) if reverse else x,
                 converted(states[k], compute),
                 reset_reversed if reverse else reset,
                 lengths,
                 suffix,
-                self._power_weight(input_size, first, x),
+                self._power_weight(suffix, x),
             )
             if self._power_observer is not None and power is not None:
                 power = reversed_time(power, lengths) if reverse else power

@@ -24,7 +24,7 @@ combined with `RecurrentCore`, which reads sequences, and `RecurrentCell`, which
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 import torch
@@ -81,7 +81,7 @@ class Recurrence(nn.Module):
 
     _power_observer: PowerObserver | None = None
     _power_graph: bool = True  # whether the observer wants gradients of the power
-    _ignored_inputs: Sequence[int] = ()  # inputs of the first layer that cost no power
+    _power_weights: Mapping[str, Tensor]  # (D,) by suffix: what each input counts in the power
     _freezes: int = 0  # nested `frozen_plasticity` contexts around this module
 
     def _state_shapes(self, input_size: int) -> tuple[tuple[int, ...], ...]:
@@ -189,25 +189,33 @@ class Recurrence(nn.Module):
         dtype = expected_dtype(like)
         return checks.state(name, state, self.state_type, shapes, like.device, dtype)
 
-    def _power_weight(self, input_size: int, first: bool, x: Tensor) -> Tensor | None:
+    def _observe_power(self, observer: PowerObserver, ignored: Sequence[int] = ()) -> None:
+        """From now on tell `observer`; inputs of the first layer that are `ignored` cost nothing.
+
+        What each input counts is made here, once: in a small network that can be felt in a call.
+        """
+        like, weights = self._like(), {}
+        for input_size, suffix in self._layers():
+            size = input_size + self.hidden_size * self.recurrent
+            weights[suffix] = torch.ones(size, device=like.device, dtype=compute_dtype(like.dtype))
+            if suffix in ("", "_l0", "_l0_reverse"):
+                weights[suffix][list(ignored)] = 0
+        self._power_observer, self._power_weights = observer, weights
+
+    def _power_weight(self, suffix: str, x: Tensor) -> Tensor | None:
         if self._power_observer is None:
             return None
-        weight = x.new_ones(input_size + self.hidden_size * self.recurrent)
-        if first and len(self._ignored_inputs):
-            weight[list(self._ignored_inputs)] = 0
-        return weight
+        return self._power_weights[suffix].to(x)  # the model may have moved since
 
     def _one_step(
         self,
         x: Tensor,  # (B, I)
         state: Any,
         reset: Tensor | None,  # (B,)
-        input_size: int,
         suffix: str,
-        first: bool,
     ) -> tuple[Tensor, Any]:
         """y (B, H) and the new state, which without gradients is the old one, updated in place."""
-        power_weight = self._power_weight(input_size, first, x)
+        power_weight = self._power_weight(suffix, x)
         if torch.is_grad_enabled():
             mask = None if reset is None else reset.unsqueeze(1)
             y, state, power = self._run(x.unsqueeze(1), state, mask, None, suffix, power_weight)
@@ -235,14 +243,14 @@ class Recurrence(nn.Module):
         if reset is not None and not batched:
             reset = reset.unsqueeze(0)
         new_states = []
-        for k, (input_size, suffix) in enumerate(self._layers()):
+        for k, (_, suffix) in enumerate(self._layers()):
             # Never write to a tensor that takes part in training, such as a learnt initial state.
             given = states[k]
             if in_place and any(value.requires_grad for value in given):
                 given = given.clone()
             batch = given if batched else rebuilt(given, [v.unsqueeze(0) for v in given])
             work = converted(batch, compute)
-            y, new = self._one_step(between(y) if k else y, work, reset, input_size, suffix, k == 0)
+            y, new = self._one_step(between(y) if k else y, work, reset, suffix)
             if in_place:
                 if new is not batch:  # converted: the caller's tensors are to change
                     for old, value in zip(batch, new, strict=True):

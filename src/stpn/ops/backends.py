@@ -152,7 +152,10 @@ def plus_static_power(
     *,
     graph: bool,
 ) -> Tensor:
-    """`power` and that of static synapses; without a `graph` it has no gradients."""
+    """`power` and that of static synapses.
+
+    Without a `graph` it has no gradients, and `power` may be overwritten.
+    """
     if not graph and _runs_native("", u) and not traced(u):
         return native_rivals.plus_static_power(power, u, weight, power_weight)
     return power + static_power(u, weight, power_weight)

@@ -262,13 +262,13 @@ def fast_weights(
 
 
 def plus_static_power(power: Tensor, u: Tensor, weight: Tensor, power_weight: Tensor) -> Tensor:
-    """`power` (B, T) + `static_power(u, weight, power_weight)`, without gradients.
+    """`power` (B, T) + `static_power(u, weight, power_weight)`, without gradients, in place.
 
     In torch's operations this would be an eighth of the time of metered Fast Weights on ART.
     """
     rows, inputs = weight.shape
     check(u, u=(u, (*power.shape, inputs)), power_weight=(power_weight, (inputs,)))
-    power = power.detach().clone(memory_format=torch.contiguous_format)
+    power = power.detach().contiguous()
     operands = Operands(PLAIN, u, 0)
     call = operands.call
     call.B, call.T, call.I, call.H = *power.shape, inputs, rows
