@@ -37,7 +37,7 @@ struct Call {
   int64_t y = 0, y_sb = 0, y_st = 0;  // (B, T, H)
   int64_t f_T = 0, c_T = 0;           // (B, R, D), (B, H)
   int64_t power = 0;                  // (B, T)
-  int64_t saved = 0, saved_size = 0;  // (B, T, saved_size): what the backward pass needs of a step
+  int64_t saved = 0, saved_size = 0;  // (1 + B T, saved_size): a heading, and what the backward pass needs of each step
 
   // Gradients of the results, then of the inputs.
   int64_t dy = 0, dy_sb = 0, dy_st = 0;
@@ -62,8 +62,9 @@ struct Kernels {
 // Run body(context, thread, threads) on a team; returns when all are done.
 void run_team(int threads, void (*body)(void*, int, int), void* context);
 
-// Raises MemoryError in Python.
+// Raise MemoryError and RuntimeError in Python.
 [[noreturn]] void out_of_memory();
+[[noreturn]] void other_instruction_set();
 
 // Memory of the calling thread that later calls reuse; 64-byte aligned, contents arbitrary. Many
 // megabytes of it get large pages: backward over rows of 2,656 synapses goes through more memory than

@@ -30,33 +30,29 @@ template <class T> STPN_INLINE V<T> through(Activation kind, V<T> act, V<T> dact
   }
 }
 
-// From row sums to pre-activations, the kept share of F and the power of the step; common to the
-// plain and the gated STPN. `record` is null where nothing is to be saved.
+// From row sums to pre-activations and the kept share of F; returns the power of the step. Common to
+// the plain and the gated STPN. `record` is null where nothing is to be saved.
 template <class P, CellKind K>
-STPN_INLINE void normalise(const Shared<P, K>& sh, Neurons<typename P::T>& lane, typename P::T* record,
-                           typename P::T* power) {
+STPN_INLINE Each<P> normalise(const Shared<P, K>& sh, Neurons<typename P::T>& lane, typename P::T* record) {
   using T = typename P::T;
-  const idx Rp = sh.s.Rp, R = sh.s.R;
-  V<T> total{};
+  const idx Rp = sh.s.Rp, R = sh.Rn;
+  V<T> power{};
   vectors<T>(Rp, [&](idx i) STPN_LAMBDA {
     V<T> a = load(lane.gu + i);
     if constexpr (P::norm != kNormNone) {
-      const V<T> square = load(lane.gg + i), one = splat(T(1));
-      const V<T> n = square == V<T>{} ? one : sqrt<T>(square) + T(1e-16), inverse = one / n;
+      const V<T> n = divisor<T>(load(lane.gg + i)), inverse = T(1) / n;
       a *= inverse;
       store(lane.gu + i, a);
       store(lane.gg + i, n);
       if constexpr (P::norm == kNormPre) store(lane.kept + i, inverse);
       else store(lane.kept + i, load(lane.eff + i));
-      if constexpr (P::power) total += load(lane.gp + i) * inverse;
+      if constexpr (P::power) power += load(lane.gp + i) * inverse;
     } else {
       store(lane.kept + i, splat(T(1)));
     }
     store(lane.z + i, a + load(sh.bias + i));
   });
-  if constexpr (P::power && P::norm == kNormNone) total = load(lane.gp);
-  if constexpr (P::power)
-    if (power) *power = sum(total);
+  if constexpr (P::power && P::norm == kNormNone) power = load(lane.gp);
   if (record) {
     if constexpr (P::norm != kNormNone) copy(record + sh.record.n, lane.gg, R), copy(record + sh.record.a, lane.gu, R);
     if constexpr (P::norm == kNormPost) {
@@ -66,6 +62,7 @@ STPN_INLINE void normalise(const Shared<P, K>& sh, Neurons<typename P::T>& lane,
     }
     if constexpr (P::power && P::norm != kNormNone) copy(record + sh.record.gp, lane.gp, R);
   }
+  return total<P>(power);
 }
 
 // What the update that ended a step used: kept and eff, from its record.
@@ -73,42 +70,45 @@ template <class P, CellKind K>
 STPN_INLINE void recall_scales(const Shared<P, K>& sh, const typename P::T* record, typename P::T* kept,
                                typename P::T* eff) {
   using T = typename P::T;
-  for (idx i = 0; i < sh.s.R; ++i) {
+  for (idx i = 0; i < sh.Rn; ++i) {
     if constexpr (P::norm == kNormPre) kept[i] = T(1) / record[sh.record.n + i];
     else if constexpr (P::norm == kNormPost) kept[i] = eff[i] = record[sh.record.eff + i];
     else kept[i] = T(1);
   }
 }
 
-// Coefficients of the backward sweep from dz (in lane.z). `free_f`: F_t came from an update, so
-// that in norm post its eff depends on it.
+// Coefficients of the backward sweep from dz (in lane.z). `free_f` is 1 where F_t came from an update,
+// so that in norm post its eff depends on it, else 0.
 template <class P, CellKind K>
 STPN_INLINE void coefficients(const Shared<P, K>& sh, Neurons<typename P::T>& lane, typename P::T* __restrict dbias,
-                              typename P::T dP, bool free_f) {
+                              Each<P> dP, Each<P> free_f) {
   using T = typename P::T;
+  using E = Each<P>;
   const Record& at = sh.record;
   const T *__restrict record = lane.record, *__restrict dz = lane.z, *__restrict s2 = lane.s2, *__restrict eff = lane.eff;
   T *__restrict c1 = lane.c1, *__restrict c2 = lane.c2, *__restrict c3 = lane.c3, *__restrict c4 = lane.c4;
-  const T free = free_f ? T(1) : T(0);
   for (idx i = 0; i < sh.s.R; ++i) {
-    dbias[i] += dz[i];
+    const E dzi = get<P>(dz, i);
+    set<P>(dbias, i, get<P>(dbias, i) + dzi);
     if constexpr (P::norm == kNormNone) {
-      c1[i] = dz[i];
-      if constexpr (P::power) c4[i] = dP;
+      set<P>(c1, i, dzi);
+      if constexpr (P::power) set<P>(c4, i, dP);
     } else {
-      const T inverse = T(1) / record[at.n + i];
-      T dn = record[at.a + i] * dz[i];
-      if constexpr (P::norm == kNormPre) dn += s2[i] * inverse;
+      const E inverse = T(1) / get<P>(record + at.n, i);
+      E dn = get<P>(record + at.a, i) * dzi;
+      if constexpr (P::norm == kNormPre) dn += get<P>(s2, i) * inverse;
       if constexpr (P::power) {
-        dn += dP * record[at.gp + i] * inverse;
-        c4[i] = dP * inverse;
+        dn += dP * get<P>(record + at.gp, i) * inverse;
+        set<P>(c4, i, dP * inverse);
       }
-      c1[i] = dz[i] * inverse;
-      c2[i] = -dn * inverse * inverse;
+      const E to_u = dzi * inverse, to_g = -dn * inverse * inverse;
+      set<P>(c1, i, to_u);
+      set<P>(c2, i, to_g);
       if constexpr (P::norm == kNormPost) {
-        T deff = s2[i] + c1[i] * record[at.fu + i] + c2[i] * record[at.fg + i];
-        if constexpr (P::power) deff += c4[i] * record[at.fp + i];
-        c3[i] = -free * eff[i] * eff[i] * eff[i] * deff;
+        E deff = get<P>(s2, i) + to_u * get<P>(record + at.fu, i) + to_g * get<P>(record + at.fg, i);
+        if constexpr (P::power) deff += dP * inverse * get<P>(record + at.fp, i);
+        const E e = get<P>(eff, i);
+        set<P>(c3, i, -free_f * e * e * e * deff);
       }
     }
   }
@@ -122,16 +122,17 @@ template <class P> struct Cell<P, CellKind::kPlain> {
   using Sh = Shared<P, CellKind::kPlain>;
   using G = Gradients<P, CellKind::kPlain>;
   static STPN_INLINE void input(const Sh&, Neurons<T>&, const T*) {}
-  static STPN_INLINE void settle(const Sh& sh, Neurons<T>& lane, const T*, T* record, T* power) {
-    normalise(sh, lane, record, power);
+  static STPN_INLINE Each<P> settle(const Sh& sh, Neurons<T>& lane, const T*, T* record) {
+    const Each<P> power = normalise(sh, lane, record);
     activate(Activation(sh.call.activation), lane.z, lane.post, sh.s.Rp);
     copy(lane.h + sh.first, lane.post, sh.units);
+    return power;
   }
   static STPN_INLINE void recall(const Sh& sh, const T* record, const T* y, T* post, T* kept, T* eff) {
     recall_scales(sh, record, kept, eff);
     copy(post, y + sh.first, sh.units);
   }
-  static STPN_INLINE void unsettle(const Sh& sh, Neurons<T>& lane, G& g, const T* dy, const T*, T dpower, bool free_f) {
+  static STPN_INLINE void unsettle(const Sh& sh, Neurons<T>& lane, G& g, const T* dy, const T*, Each<P> dpower, Each<P> free_f) {
     const auto kind = Activation(sh.call.activation);
     if (dy)
       for (idx i = 0; i < sh.units; ++i) lane.dh[i] += dy[sh.first + i];
@@ -141,7 +142,7 @@ template <class P> struct Cell<P, CellKind::kPlain> {
     coefficients(sh, lane, g.bias, dpower, free_f);
     clear(lane.dh, sh.units);
   }
-  static STPN_INLINE void propagate(const Sh&, Neurons<T>&, G&, T*, T) {}
+  static STPN_INLINE const T* propagate(const Sh&, Neurons<T>& lane, G&, Each<P>) { return lane.du; }
 };
 
 // An LSTM's gates: rows i, f, g, o; c' = f c + i g, h = o tanh(c').
@@ -150,26 +151,27 @@ template <class P> struct Cell<P, CellKind::kLstm> {
   using Sh = Shared<P, CellKind::kLstm>;
   using G = Gradients<P, CellKind::kLstm>;
   static STPN_INLINE void input(const Sh&, Neurons<T>&, const T*) {}
-  static STPN_INLINE void settle(const Sh& sh, Neurons<T>& lane, const T*, T* record, T* power) {
-    const idx H = sh.H;
-    normalise(sh, lane, record, power);
+  static STPN_INLINE Each<P> settle(const Sh& sh, Neurons<T>& lane, const T*, T* record) {
+    const idx H = sh.Hn;
+    const Each<P> power = normalise(sh, lane, record);
     // A block's last vector may write into the next block, which is written after it.
     for (int gate = 0; gate < 4; ++gate)
       activate(gate == 2 ? Activation::kTanh : Activation::kSigmoid, lane.z + gate * H, lane.act + gate * H, H);
-    copy(lane.post, lane.act, sh.s.R);
+    copy(lane.post, lane.act, sh.Rn);
     const T *i = lane.act, *f = i + H, *g = f + H, *o = g + H;
     for (idx k = 0; k < H; ++k) lane.c[k] = f[k] * lane.c[k] + i[k] * g[k];
     vectors<T>(H, [&](idx k) STPN_LAMBDA { store(lane.h + k, tanh(load(lane.c + k))); });
     for (idx k = 0; k < H; ++k) lane.h[k] *= o[k];
     if (record) copy(record + sh.record.extra, lane.act, 4 * H), copy(record + sh.record.extra + 4 * H, lane.c, H);
+    return power;
   }
   static STPN_INLINE void recall(const Sh& sh, const T* record, const T*, T* post, T* kept, T* eff) {
     recall_scales(sh, record, kept, eff);
-    copy(post, record + sh.record.extra, sh.s.R);
+    copy(post, record + sh.record.extra, sh.Rn);
   }
   // lane.c holds the cell state before the step.
-  static STPN_INLINE void unsettle(const Sh& sh, Neurons<T>& lane, G& gr, const T* dy, const T*, T dpower, bool free_f) {
-    const idx H = sh.H;
+  static STPN_INLINE void unsettle(const Sh& sh, Neurons<T>& lane, G& gr, const T* dy, const T*, Each<P> dpower, Each<P> free_f) {
+    const idx H = sh.Hn;
     const T *i = lane.record + sh.record.extra, *f = i + H, *g = f + H, *o = g + H, *c = o + H;
     copy(lane.q, c, H);
     vectors<T>(H, [&](idx k) STPN_LAMBDA { store(lane.q + k, tanh(load(lane.q + k))); });
@@ -187,7 +189,7 @@ template <class P> struct Cell<P, CellKind::kLstm> {
     }
     coefficients(sh, lane, gr.bias, dpower, free_f);
   }
-  static STPN_INLINE void propagate(const Sh&, Neurons<T>&, G&, T*, T) {}
+  static STPN_INLINE const T* propagate(const Sh&, Neurons<T>& lane, G&, Each<P>) { return lane.du; }
 };
 
 // Modulated plasticity: h = tanh(p + G h_prev); post = m h with m = tanh(v.h + d), or m = eta.
@@ -196,48 +198,51 @@ template <class P> struct Cell<P, CellKind::kModPlast> {
   using Sh = Shared<P, CellKind::kModPlast>;
   using G = Gradients<P, CellKind::kModPlast>;
   static STPN_INLINE void input(const Sh&, Neurons<T>&, const T*) {}
-  static STPN_INLINE void settle(const Sh& sh, Neurons<T>& lane, const T* p, T* record, T* power) {
-    const idx H = sh.H;
+  static STPN_INLINE Each<P> settle(const Sh& sh, Neurons<T>& lane, const T* p, T* record) {
+    const idx H = sh.Hn;
     for (idx k = 0; k < H; ++k) lane.z[k] = p[k] + lane.gu[k];
     activate(Activation::kTanh, lane.z, lane.h, H);
     clear(lane.h + H, sh.Hp - H);
-    T m = sh.eta;
+    V<T> m = splat(sh.eta);
     if (sh.call.mod_v) {
       V<T> dot{};
       vectors<T>(H, [&](idx k) STPN_LAMBDA { dot += load(sh.v + k) * load(lane.h + k); });
-      m = tanh(splat(sum(dot) + sh.d))[0];
+      m = tanh(spread<P>(total<P>(dot)) + sh.d);
     }
     vectors<T>(H, [&](idx k) STPN_LAMBDA {
       store(lane.post + k, load(lane.h + k) * m);
       store(lane.kept + k, splat(T(1)));
     });
-    if constexpr (P::power)
-      if (power) *power = sum(load(lane.gp));
-    if (record) {
-      record[sh.record.extra] = m;
-    }
+    if (record) set<P>(record + sh.record.extra, 0, unspread<P>(m));
+    if constexpr (P::power) return total<P>(load(lane.gp));
+    return Each<P>{};
   }
   static STPN_INLINE void recall(const Sh& sh, const T* record, const T* y, T* post, T* kept, T*) {
-    for (idx k = 0; k < sh.H; ++k) post[k] = record[sh.record.extra] * y[k], kept[k] = T(1);
+    const Each<P> m = get<P>(record + sh.record.extra, 0);
+    for (idx k = 0; k < sh.H; ++k) set<P>(post, k, m * get<P>(y, k));
+    for (idx k = 0; k < sh.Hn; ++k) kept[k] = T(1);
   }
-  static STPN_INLINE void unsettle(const Sh& sh, Neurons<T>& lane, G& g, const T* dy, const T* y, T dpower, bool) {
-    const T m = lane.record[sh.record.extra];
-    T dm = 0;
-    for (idx k = 0; k < sh.H; ++k) dm += y[k] * lane.s1[k];
-    const T dv = sh.call.mod_v ? dm * (T(1) - m * m) : T(0);
-    if (sh.call.mod_v) *g.d += dv;
-    else *g.eta += dm;
+  static STPN_INLINE void unsettle(const Sh& sh, Neurons<T>& lane, G& g, const T* dy, const T* y, Each<P> dpower, Each<P>) {
+    using E = Each<P>;
+    const E m = get<P>(lane.record + sh.record.extra, 0);
+    E dm{};
+    for (idx k = 0; k < sh.H; ++k) dm += get<P>(y, k) * get<P>(lane.s1, k);
+    const E dv = sh.call.mod_v ? dm * (T(1) - m * m) : E{};
+    T* of_m = sh.call.mod_v ? g.d : g.eta;
+    set<P>(of_m, 0, get<P>(of_m, 0) + (sh.call.mod_v ? dv : dm));
     for (idx k = 0; k < sh.H; ++k) {
-      const T dh = lane.dh[k] + (dy ? dy[k] : T(0)) + m * lane.s1[k] + dv * sh.v[k];
-      g.v[k] += dv * y[k];
-      lane.c1[k] = lane.dp[k] = dh * (T(1) - y[k] * y[k]);
-      if constexpr (P::power) lane.c4[k] = dpower;
-      lane.dh[k] = 0;
+      const E yk = get<P>(y, k);
+      E dh = get<P>(lane.dh, k) + m * get<P>(lane.s1, k) + dv * get<P>(sh.v, k);
+      if (dy) dh += get<P>(dy, k);
+      set<P>(g.v, k, get<P>(g.v, k) + dv * yk);
+      const E dz = dh * (T(1) - yk * yk);
+      set<P>(lane.c1, k, dz);
+      set<P>(lane.dp, k, dz);
+      if constexpr (P::power) set<P>(lane.c4, k, dpower);
     }
+    clear(lane.dh, sh.Hn);
   }
-  static STPN_INLINE void propagate(const Sh& sh, Neurons<T>& lane, G&, T* dx, T) {
-    if (dx) copy(dx, lane.dp, sh.H);
-  }
+  static STPN_INLINE const T* propagate(const Sh&, Neurons<T>& lane, G&, Each<P>) { return lane.dp; }
 };
 
 // Fast Weights: p = W_x x + b + W_h h_prev; h_s = tanh(LN(p)); h = tanh(LN(p + A h_s)).
@@ -248,108 +253,113 @@ template <class P> struct Cell<P, CellKind::kFastWeights> {
 
   // All arrays here are padded to whole vectors; `hat` gets (p - mean) / deviation, padding zero.
   // Returns 1 / deviation.
-  static STPN_INLINE T standardise(const Sh& sh, const T* p, T* hat) {
-    V<T> total{}, squares{};
-    vectors<T>(sh.H, [&](idx k) STPN_LAMBDA { total += load(p + k); });
-    const T mean = sum(total) / T(sh.H);
-    vectors<T>(sh.H, [&](idx k) STPN_LAMBDA { store(hat + k, load(p + k) - mean); });
-    clear(hat + sh.H, sh.Hp - sh.H);
-    vectors<T>(sh.H, [&](idx k) STPN_LAMBDA { squares += load(hat + k) * load(hat + k); });
-    const T inverse = T(1) / T(__builtin_sqrt(double(sum(squares) / T(sh.H) + T(sh.call.ln_eps))));
-    vectors<T>(sh.H, [&](idx k) STPN_LAMBDA { store(hat + k, load(hat + k) * inverse); });
-    return inverse;
+  static STPN_INLINE Each<P> standardise(const Sh& sh, const T* p, T* hat) {
+    V<T> values{}, squares{};
+    vectors<T>(sh.Hn, [&](idx k) STPN_LAMBDA { values += load(p + k); });
+    const Each<P> mean = total<P>(values) / T(sh.H);
+    vectors<T>(sh.Hn, [&](idx k) STPN_LAMBDA { store(hat + k, load(p + k) - mean); });
+    clear(hat + sh.Hn, sh.Hp - sh.Hn);
+    vectors<T>(sh.Hn, [&](idx k) STPN_LAMBDA { squares += load(hat + k) * load(hat + k); });
+    const V<T> inverse = T(1) / sqrt<T>(spread<P>(total<P>(squares)) / T(sh.H) + T(sh.call.ln_eps));
+    vectors<T>(sh.Hn, [&](idx k) STPN_LAMBDA { store(hat + k, load(hat + k) * inverse); });
+    return unspread<P>(inverse);
   }
   static STPN_INLINE void norm_tanh(const Sh& sh, Neurons<T>& lane, const T* p, T* out) {
     standardise(sh, p, lane.z);
-    vectors<T>(sh.H, [&](idx k) STPN_LAMBDA {
+    vectors<T>(sh.Hn, [&](idx k) STPN_LAMBDA {
       store(lane.z + k, tanh(load(lane.z + k) * load(sh.ln_w + k) + load(sh.ln_b + k)));
     });
-    copy(out, lane.z, sh.H);
+    copy(out, lane.z, sh.Hn);
   }
   // dp of out = tanh(LN(p)), added to lane.dp; dout in lane.act.
   static STPN_INLINE void norm_tanh_back(const Sh& sh, Neurons<T>& lane, G& g, const T* p, const T* out) {
-    const T inverse = standardise(sh, p, lane.z);
-    V<T> total{}, dots{};
-    vectors<T>(sh.H, [&](idx k) STPN_LAMBDA {
+    const Each<P> inverse = standardise(sh, p, lane.z);
+    V<T> values{}, dots{};
+    vectors<T>(sh.Hn, [&](idx k) STPN_LAMBDA {
       const V<T> o = load(out + k), dn = load(lane.act + k) * (T(1) - o * o), hat = load(lane.z + k);
       store(g.ln_w + k, load(g.ln_w + k) + dn * hat);
       store(g.ln_b + k, load(g.ln_b + k) + dn);
       const V<T> work = dn * load(sh.ln_w + k);
       store(lane.act + k, work);
-      total += work;
+      values += work;
       dots += work * hat;
     });
-    const T mean = sum(total) / T(sh.H), dot = sum(dots) / T(sh.H);
-    vectors<T>(sh.H, [&](idx k) STPN_LAMBDA {
+    const Each<P> mean = total<P>(values) / T(sh.H), dot = total<P>(dots) / T(sh.H);
+    vectors<T>(sh.Hn, [&](idx k) STPN_LAMBDA {
       store(lane.dp + k, load(lane.dp + k) + (load(lane.act + k) - mean - load(lane.z + k) * dot) * inverse);
     });
+  }
+
+  // Of the weight from hidden to hidden: row i, at element j of a lane.
+  static STPN_INLINE V<T> w_at(const Sh& sh, idx i, idx j) {
+    if constexpr (P::across) return splat(sh.w_h[i * sh.H + idx(size_t(j) / P::wide)]);
+    else return load(sh.w_h + i * sh.Hp + j);
   }
 
   // u = h_s; lane.h holds h_prev.
   static STPN_INLINE void input(const Sh& sh, Neurons<T>& lane, const T* p) {
     for (idx i = 0; i < sh.H; ++i) {
       V<T> dot{};
-      vectors<T>(sh.H, [&](idx j) STPN_LAMBDA { dot += load(sh.w_h + i * sh.Hp + j) * load(lane.h + j); });
-      lane.p[i] = p[i] + sum(dot);
+      vectors<T>(sh.Hn, [&](idx j) STPN_LAMBDA { dot += w_at(sh, i, j) * load(lane.h + j); });
+      set<P>(lane.p, i, get<P>(p, i) + total<P>(dot));
     }
     norm_tanh(sh, lane, lane.p, lane.u);
   }
-  static STPN_INLINE void settle(const Sh& sh, Neurons<T>& lane, const T*, T* record, T* power) {
-    V<T> total{};
-    if constexpr (P::power) total = load(lane.gp);
-    vectors<T>(sh.H, [&](idx k) STPN_LAMBDA {
+  static STPN_INLINE Each<P> settle(const Sh& sh, Neurons<T>& lane, const T*, T* record) {
+    V<T> power{};
+    if constexpr (P::power) power = load(lane.gp);
+    vectors<T>(sh.Hn, [&](idx k) STPN_LAMBDA {
       store(lane.q + k, load(lane.p + k) + load(lane.gu + k));
       if constexpr (P::power) {
         const V<T> h = load(lane.h + k);
-        total += load(sh.power_weight + k) * h * h * load(sh.w_abs + k);
+        power += load(sh.power_weight + k) * h * h * load(sh.w_abs + k);
       }
     });
-    if constexpr (P::power)
-      if (power) *power = sum(total);
     norm_tanh(sh, lane, lane.q, lane.h);
-    copy(lane.post, lane.h, sh.H);
-    copy(lane.pre_prev, lane.h, sh.H);
-    for (idx k = 0; k < sh.H; ++k) lane.kept[k] = T(1);
+    copy(lane.post, lane.h, sh.Hn);
+    copy(lane.pre_prev, lane.h, sh.Hn);
+    for (idx k = 0; k < sh.Hn; ++k) lane.kept[k] = T(1);
     if (record) {
-      copy(record + sh.record.extra, lane.p, sh.H), copy(record + sh.record.extra + sh.H, lane.q, sh.H);
+      copy(record + sh.record.extra, lane.p, sh.Hn), copy(record + sh.record.extra + sh.Hn, lane.q, sh.Hn);
     }
+    return total<P>(power);
   }
   static STPN_INLINE void recall(const Sh& sh, const T*, const T* y, T* post, T* kept, T*) {
-    copy(post, y, sh.H);
-    for (idx k = 0; k < sh.H; ++k) kept[k] = T(1);
+    copy(post, y, sh.Hn);
+    for (idx k = 0; k < sh.Hn; ++k) kept[k] = T(1);
   }
   // lane.h holds h_prev; lane.dpre what the next step's update wants of h.
-  static STPN_INLINE void unsettle(const Sh& sh, Neurons<T>& lane, G& g, const T* dy, const T*, T dpower, bool) {
-    for (idx k = 0; k < sh.H; ++k) lane.act[k] = lane.dh[k] + (dy ? dy[k] : T(0)) + lane.s1[k] + lane.dpre[k];
-    copy(lane.p, lane.record + sh.record.extra, sh.H), copy(lane.q, lane.record + sh.record.extra + sh.H, sh.H);
+  static STPN_INLINE void unsettle(const Sh& sh, Neurons<T>& lane, G& g, const T* dy, const T*, Each<P> dpower, Each<P>) {
+    const idx H = sh.Hn;
+    for (idx k = 0; k < H; ++k) lane.act[k] = lane.dh[k] + (dy ? dy[k] : T(0)) + lane.s1[k] + lane.dpre[k];
+    copy(lane.p, lane.record + sh.record.extra, H), copy(lane.q, lane.record + sh.record.extra + H, H);
     clear(lane.dp, sh.Hp);
     norm_tanh_back(sh, lane, g, lane.q, lane.post);
-    for (idx k = 0; k < sh.H; ++k) {
-      lane.c1[k] = lane.dp[k];
-      if constexpr (P::power) lane.c4[k] = dpower;
-    }
-    clear(lane.dh, sh.H), clear(lane.dpre, sh.H);
+    copy(lane.c1, lane.dp, H);
+    if constexpr (P::power)
+      for (idx k = 0; k < sh.H; ++k) set<P>(lane.c4, k, dpower);
+    clear(lane.dh, H), clear(lane.dpre, H);
   }
-  static STPN_INLINE void propagate(const Sh& sh, Neurons<T>& lane, G& g, T* dx, T dpower) {
-    copy(lane.act, lane.du, sh.H);
+  static STPN_INLINE const T* propagate(const Sh& sh, Neurons<T>& lane, G& g, Each<P> dpower) {
+    copy(lane.act, lane.du, sh.Hn);
     norm_tanh_back(sh, lane, g, lane.p, lane.u);
-    if (dx) copy(dx, lane.dp, sh.H);
     clear(lane.du, sh.Hp);
     for (idx i = 0; i < sh.H; ++i) {
-      const V<T> dp = splat(lane.dp[i]);
-      vectors<T>(sh.H, [&](idx j) STPN_LAMBDA {
-        const idx k = i * sh.Hp + j;
-        V<T> dw = load(g.w_h + k) + dp * load(lane.h + j);
-        V<T> dh = load(lane.du + j) + dp * load(sh.w_h + k);
+      const V<T> dp = factor<P>(lane.dp, i);
+      vectors<T>(sh.Hn, [&](idx j) STPN_LAMBDA {
+        const V<T> h = load(lane.h + j), w = w_at(sh, i, j);
+        V<T> dw = load(g.w_h + i * sh.Hp + j) + dp * h;
+        V<T> dh = load(lane.du + j) + dp * w;
         if constexpr (P::power) {
-          const V<T> h = load(lane.h + j), e = splat(dpower) * load(sh.power_weight + j) * h, w = load(sh.w_h + k);
+          const V<T> e = spread<P>(dpower) * load(sh.power_weight + j) * h;
           dw += e * h * sign<T>(w);
           dh += (e + e) * abs(w);
         }
-        store(g.w_h + k, dw);
+        store(g.w_h + i * sh.Hp + j, dw);
         store(lane.du + j, dh);
       });
     }
+    return lane.dp;
   }
 };
 

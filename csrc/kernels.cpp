@@ -21,21 +21,25 @@ template <class P, CellKind K> struct Job {
 // took 4 to 19 ms forward where one takes 4.
 template <class P, CellKind K> int strips_per_sequence(const Shared<P, K>& shared, idx members) {
   const Call& c = shared.call;
-  if (K != CellKind::kPlain || c.recurrent || c.dx || !shared.B || members < 2 * shared.B) return 1;
+  if (P::across || K != CellKind::kPlain || c.recurrent || c.dx || !shared.B || members < 2 * shared.B) return 1;
   const idx possible = members / shared.B, most = shared.rows / kLanes<typename P::T>;
   return int(most < 1 ? 1 : possible < most ? possible : most);
 }
 
+STPN_INLINE idx threads_of(const Call& c) { return c.threads < 256 ? c.threads : 256; }
+STPN_INLINE idx ceil_div(idx a, idx b) { return (a + b - 1) / b; }
+
 template <class P, CellKind K> int team_size(const Shared<P, K>& shared) {
-  const idx B = shared.B, threads = shared.call.threads < 256 ? shared.call.threads : 256;
-  const idx n = threads < B ? threads : B * strips_per_sequence(shared, threads);
+  const idx lanes = ceil_div(shared.B, P::wide), threads = threads_of(shared.call);
+  const idx n = threads < lanes ? threads : lanes * strips_per_sequence(shared, threads);
   return n < 1 ? 1 : int(n);
 }
 
 template <class P, CellKind K> void take_part(Job<P, K>& job, int member, int members) {
   Shared<P, K> view = job.shared;
   const int strips = strips_per_sequence(view, members), place = member % strips;
-  const idx B = view.B, groups = members / strips, group = member / strips, share = (B + groups - 1) / groups;
+  const idx B = view.B, groups = members / strips, group = member / strips;
+  const idx lanes = ceil_div(ceil_div(B, P::wide), groups), share = lanes * P::wide;
   if (member == 0) job.strips = strips, job.groups = int(groups);
   const idx from = share * group < B ? share * group : B, to = from + share < B ? from + share : B;
   if (group >= groups || from >= to) return;
@@ -47,7 +51,7 @@ template <class P, CellKind K> void take_part(Job<P, K>& job, int member, int me
     if (job.gradients) gradients.take_strip(first, view.s.Dp);
     if (place > 0 && view.power) view.power = job.powers + (place - 1) * B * view.T_;
   }
-  Member<P, K> m(view, job.gradients ? &gradients : nullptr, share);
+  Member<P, K> m(view, job.gradients ? &gradients : nullptr, lanes);
   if (job.gradients) m.backward(from, to);
   else m.forward(from, to);
 }
@@ -80,18 +84,19 @@ template <class P, CellKind K> void forward(const Call& c) {
       for (idx k = 0; k < size; ++k) shared.power[k] += job.powers[(strip - 1) * size + k];
 }
 
-// Sums over the groups, in their order: the result does not depend on timing.
+// Sums over the groups and across sequences, in their order: the result does not depend on timing.
+template <class P, CellKind K, class T> T sum_of(const Job<P, K>& job, T* Gradients<P, K>::*which, idx index) {
+  T total = 0;
+  for (int m = 0; m < job.groups; ++m)
+    for (idx k = 0; k < P::wide; ++k) total += (job.gradients[m].*which)[index + k];
+  return total;
+}
 
 template <class P, CellKind K, class T>
 void reduce(const Job<P, K>& job, int64_t to, idx rows, idx columns, idx stride, T* Gradients<P, K>::*which) {
   if (!to) return;
-  T* out = at<T>(to);
   for (idx i = 0; i < rows; ++i)
-    for (idx j = 0; j < columns; ++j) {
-      T total = 0;
-      for (int m = 0; m < job.groups; ++m) total += (job.gradients[m].*which)[i * stride + j];
-      out[i * columns + j] = total;
-    }
+    for (idx j = 0; j < columns; ++j) at<T>(to)[i * columns + j] = sum_of(job, which, i * stride + j * P::wide);
 }
 
 // A slot of the synapses, whose entries may be shared by a row (column stride 0) or by all (both 0).
@@ -103,8 +108,7 @@ template <class P, CellKind K> void reduce_slot(const Job<P, K>& job, int64_t to
   double shared = 0;
   for (idx i = 0; i < s.R; ++i) {
     for (idx j = 0; j < s.D; ++j) {
-      T total = 0;
-      for (int m = 0; m < job.groups; ++m) total += job.gradients[m].synapses[slot_index<P>(s.Dp, i, j, which)];
+      const T total = sum_of(job, &Gradients<P, K>::synapses, gradient_index<P>(s.Dp, i, j, which));
       if (sc) out[i * s.D + j] = total;
       shared += double(total);
     }
@@ -114,7 +118,6 @@ template <class P, CellKind K> void reduce_slot(const Job<P, K>& job, int64_t to
 }
 
 template <class P, CellKind K> void backward(const Call& c) {
-  using T = typename P::T;
   const Shared<P, K> shared(c);
   const int team = team_size(shared);
   Gradients<P, K> gradients[256];
@@ -148,9 +151,48 @@ template <class P, CellKind K> void backward(const Call& c) {
   }
 }
 
+// A sequence of a lane across takes about `kAcross` of the time of a lane of its own, if F of all of
+// the lane still fits a cache. What the forward pass saved lies otherwise: its heading says how.
+// A short sequence does not repay the way of its F into the lane and back.
+constexpr double kAcross = 0.75;
+constexpr idx kAcrossBytes = idx(1) << 20, kAcrossSteps = 8;
+
+// Compiled only where it was measured, and where the sanitizers look; everywhere else along does as well.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kTriedAcross = true;
+#else
+constexpr bool kTriedAcross = kVectorBytes == 32;
+#endif
+template <class P, CellKind K>
+constexpr bool kHasAcross = kTriedAcross && P::norm != kNormPost && K != CellKind::kLstm;
+
+template <bool BACKWARD, class P, CellKind K> bool goes_across(const Call& c) {
+  using T = typename P::T;
+  constexpr idx L = kLanes<T>;
+  if (BACKWARD && c.saved) return *at<T>(c.saved) == T(L);
+  const idx threads = threads_of(c);
+  const idx D = K == CellKind::kModPlast || K == CellKind::kFastWeights ? c.H : c.I + (c.recurrent ? c.H : 0);
+  const double along = double(ceil_div(c.B, threads)), across = kAcross * double(L * ceil_div(c.B / L, threads));
+  const bool fits = c.H * D * idx(sizeof(T)) * L <= kAcrossBytes;
+  return c.B && c.B % L == 0 && c.T >= kAcrossSteps && fits && !c.lengths && across < along;
+}
+
+template <bool BACKWARD, class P, CellKind K> void run_as(const Call& c) {
+  using T = typename P::T;
+  T* heading = at<T>(c.saved);
+  if constexpr (BACKWARD) {
+    if (heading && *heading != T(P::wide)) other_instruction_set();
+    backward<P, K>(c);
+  } else {
+    if (heading) clear(heading, c.saved_size), *heading = T(P::wide);
+    forward<P, K>(c);
+  }
+}
+
 template <bool BACKWARD, class P, CellKind K> void run(const Call& c) {
-  if constexpr (BACKWARD) backward<P, K>(c);
-  else forward<P, K>(c);
+  if constexpr (kHasAcross<P, K>)
+    if (goes_across<BACKWARD, P, K>(c)) return run_as<BACKWARD, typename P::Across, K>(c);
+  run_as<BACKWARD, P, K>(c);
 }
 
 // Plans without a clamp or without power are compiled only where the experiments spend their time:
@@ -164,11 +206,11 @@ template <bool BACKWARD> bool wants_power(const Call& c) { return BACKWARD ? c.d
 template <bool BACKWARD, class T, CellKind K, int NORM> void choose_plain(const Call& c) {
   if constexpr (kEveryPlan<T, K>) {
     const bool clamped = c.clamp < __builtin_inf(), power = wants_power<BACKWARD>(c);
-    if (!clamped && !power) return run<BACKWARD, Plan<T, NORM, false, false>, K>(c);
-    if (!clamped) return run<BACKWARD, Plan<T, NORM, false, true>, K>(c);
-    if (!power) return run<BACKWARD, Plan<T, NORM, true, false>, K>(c);
+    if (!clamped && !power) return run<BACKWARD, Plan<T, false, NORM, false, false>, K>(c);
+    if (!clamped) return run<BACKWARD, Plan<T, false, NORM, false, true>, K>(c);
+    if (!power) return run<BACKWARD, Plan<T, false, NORM, true, false>, K>(c);
   }
-  run<BACKWARD, Plan<T, NORM, true, true>, K>(c);
+  run<BACKWARD, Plan<T, false, NORM, true, true>, K>(c);
 }
 
 template <bool BACKWARD, class T, CellKind K> void choose_norm(const Call& c) {
@@ -182,8 +224,8 @@ template <bool BACKWARD, class T, CellKind K> void choose_norm(const Call& c) {
 // ModPlast and Fast Weights: no norm, rates that are not trained.
 template <bool BACKWARD, class T, CellKind K, bool CLAMP, bool ALPHA, bool OWN_PRE> void choose_power(const Call& c) {
   if constexpr (kEveryPlan<T, K>)
-    if (!wants_power<BACKWARD>(c)) return run<BACKWARD, Plan<T, kNormNone, CLAMP, false, ALPHA, OWN_PRE, false>, K>(c);
-  run<BACKWARD, Plan<T, kNormNone, CLAMP, true, ALPHA, OWN_PRE, false>, K>(c);
+    if (!wants_power<BACKWARD>(c)) return run<BACKWARD, Plan<T, false, kNormNone, CLAMP, false, ALPHA, OWN_PRE, false>, K>(c);
+  run<BACKWARD, Plan<T, false, kNormNone, CLAMP, true, ALPHA, OWN_PRE, false>, K>(c);
 }
 
 template <bool BACKWARD, class T> void choose(const Call& c) {

@@ -10,7 +10,11 @@
 
 namespace stpn::STPN_ISA {
 
-constexpr int kGroup = 4;  // lanes that go through time together and share each row's parameters
+// Lanes that go through time together and share each row's parameters.
+template <class P> constexpr int kGroup = P::across ? 1 : 4;
+
+// Elements of an array of n entries in a lane.
+template <class P> STPN_INLINE idx room(idx n) { return P::across ? n * P::wide : padded<typename P::T>(n); }
 
 template <class T> T* at(int64_t address) { return reinterpret_cast<T*>(address); }
 
@@ -53,6 +57,7 @@ template <class T> struct Neurons : Lane<T> {  // a lane with its neurons' state
   T* act;        // (Rp + lanes) activations of rows
   T *dh, *dc;    // (Hp) carried back from the step after
   T *p, *q, *dp; // (Hp) Fast Weights' pre-activations
+  T *x_own, *y_own, *dy_own;  // (Hp) across: inputs of an inner cell, outputs and their gradients
   T* f_own;      // (R, Dp)
   const T* record;  // saved values of the present step
 
@@ -65,15 +70,16 @@ template <class T> struct Neurons : Lane<T> {  // a lane with its neurons' state
   T *post_block, *kept_block, *eff_block;   // (every + 2, Rp)
 };
 
-// Offsets inside the record that the forward pass saves of one step of one lane.
+// Offsets inside the record that the forward pass saves of one step of a lane.
 struct Record {
   idx n = 0, a = 0, eff = 0, fu = 0, fg = 0, gp = 0, fp = 0, extra = 0, size = 0;
 };
 
 template <class P, CellKind K> constexpr idx record_extra(idx H) {
-  return K == CellKind::kLstm ? 5 * H : K == CellKind::kModPlast ? 1 : K == CellKind::kFastWeights ? 2 * H : 0;
+  return K == CellKind::kLstm ? 5 * H : K == CellKind::kModPlast ? P::wide : K == CellKind::kFastWeights ? 2 * H : 0;
 }
 
+// R and H count the values of a lane.
 template <class P, CellKind K> Record record_layout(idx R, idx H) {
   Record r;
   if (P::norm != kNormNone) {
@@ -102,29 +108,31 @@ template <class P, CellKind K> struct Shared {
   using T = typename P::T;
   const Call& call;
   idx B, T_, I, H, Hp;
+  idx Hn, Rn;            // hidden values, and values of rows, of a lane
   idx rows;              // of all strips
-  idx first = 0, units;  // the strip's place in the hidden state
+  idx first = 0, units;  // the strip's place in the hidden values
   Synapses<T> s;
   T* power;  // (B, T) of the call, or of the strip
   T *bias, *power_weight;            // (Rp), (Dp)
-  T *v, *ln_w, *ln_b, *w_h, *w_abs;  // (Hp) x 3, (H, Hp), (Hp)
+  T *v, *ln_w, *ln_b, *w_h, *w_abs;  // (Hp) x 3, (H, Hp / wide), (Hp)
   T d = 0, eta = 0;
   Record record;
   bool has_hidden;  // u holds the hidden state
 
   explicit Shared(const Call& c)
-      : call(c), B(c.B), T_(c.T), I(c.I), H(c.H), Hp(padded<T>(c.H)) {
+      : call(c), B(c.B), T_(c.T), I(c.I), H(c.H), Hp(room<P>(c.H)), Hn(c.H * P::wide) {
     constexpr bool inner = K == CellKind::kModPlast || K == CellKind::kFastWeights;
     s.R = K == CellKind::kLstm ? 4 * H : H;
     s.D = inner ? H : I + (c.recurrent ? H : 0);
-    s.Dp = padded<T>(s.D);
-    s.Rp = padded<T>(s.R);
+    s.Dp = room<P>(s.D);
+    s.Rp = room<P>(s.R);
+    Rn = s.R * P::wide;
     s.clamp = T(c.clamp);
     s.lambda = K == CellKind::kFastWeights ? T(c.decay) : T(1), s.gamma = K == CellKind::kFastWeights ? T(c.rate) : T(1);
-    rows = s.R, units = H;
+    rows = s.R, units = Hn;
     power = at<T>(c.power);
     has_hidden = inner || c.recurrent;
-    record = record_layout<P, K>(s.R, H);
+    record = record_layout<P, K>(Rn, Hn);
     Arena count;
     layout(count);
     Arena arena{static_cast<char*>(scratch(0, count.used))};
@@ -133,7 +141,7 @@ template <class P, CellKind K> struct Shared {
   }
 
   void take_strip(idx from, idx to) {
-    first = from, units = to - from;
+    first = from, units = Rn = to - from;
     s.R = to - from, s.Rp = padded<T>(to - from);
     s.parameters += from * s.Dp * kSlots<P>;
     bias += from;
@@ -144,17 +152,23 @@ template <class P, CellKind K> struct Shared {
  private:
   T* parameters;
 
-  T& parameter(idx i, idx j, int which) { return parameters[slot_index<P>(s.Dp, i, j, which)]; }
+  T& entry(idx i, idx j, int which) { return parameters[parameter_index<P>(s.Dp, i, j, which)]; }
 
   void layout(Arena& a) {
-    s.parameters = parameters = a.take<T>(s.R * s.Dp * kSlots<P>);
+    s.parameters = parameters = a.take<T>(s.R * (s.Dp / P::wide) * kSlots<P>);
     bias = a.take<T>(s.Rp + kLanes<T>);  // read in whole vectors, wherever a strip begins
     power_weight = a.take<T>(s.Dp);
     v = a.take<T>(Hp);
     ln_w = a.take<T>(Hp);
     ln_b = a.take<T>(Hp);
-    w_h = a.take<T>(K == CellKind::kFastWeights ? H * Hp : 0);
+    w_h = a.take<T>(K == CellKind::kFastWeights ? H * (Hp / P::wide) : 0);
     w_abs = a.take<T>(Hp);
+  }
+
+  // One value per entry into as many as the lane has sequences.
+  void repeat(T* to, const T* from, idx n) {
+    for (idx i = 0; i < n; ++i)
+      for (idx k = 0; k < P::wide; ++k) to[i * P::wide + k] = from[i];
   }
 
   void fill() {
@@ -162,34 +176,37 @@ template <class P, CellKind K> struct Shared {
     [[maybe_unused]] const T *lambda = at<T>(call.lambda), *gamma = at<T>(call.gamma);
     if constexpr (K == CellKind::kFastWeights) {
       for (idx i = 0; i < H; ++i) {
-        copy(w_h + i * Hp, w + i * H, H);
-        for (idx j = 0; j < H; ++j) w_abs[j] += w[i * H + j] < 0 ? -w[i * H + j] : w[i * H + j];
+        copy(w_h + i * (Hp / P::wide), w + i * H, H);
+        for (idx j = 0; j < Hn; ++j) {
+          const T v = w[i * H + j / P::wide];
+          w_abs[j] += v < 0 ? -v : v;
+        }
       }
-      copy(ln_w, at<T>(call.ln_weight), H);
-      copy(ln_b, at<T>(call.ln_bias), H);
+      repeat(ln_w, at<T>(call.ln_weight), H);
+      repeat(ln_b, at<T>(call.ln_bias), H);
     } else {
       for (idx i = 0; i < s.R; ++i)
         for (idx j = 0; j < s.D; ++j) {
-          parameter(i, j, kW) = w[i * s.D + j];
+          entry(i, j, kW) = w[i * s.D + j];
           if constexpr (P::rates) {
-            parameter(i, j, kLambda) = lambda[i * call.lambda_sr + j * call.lambda_sc];
-            parameter(i, j, kGamma) = gamma[i * call.gamma_sr + j * call.gamma_sc];
+            entry(i, j, kLambda) = lambda[i * call.lambda_sr + j * call.lambda_sc];
+            entry(i, j, kGamma) = gamma[i * call.gamma_sr + j * call.gamma_sc];
           }
-          if constexpr (P::alpha) parameter(i, j, kAlpha<P>) = at<T>(call.alpha)[i * s.D + j];
+          if constexpr (P::alpha) entry(i, j, kAlpha<P>) = at<T>(call.alpha)[i * s.D + j];
         }
     }
-    if (call.bias) copy(bias, at<T>(call.bias), s.R);
-    if (call.power_weight) copy(power_weight, at<T>(call.power_weight), s.D);
-    if (call.mod_v) copy(v, at<T>(call.mod_v), H), d = *at<T>(call.mod_d);
+    if (call.bias) repeat(bias, at<T>(call.bias), s.R);
+    if (call.power_weight) repeat(power_weight, at<T>(call.power_weight), s.D);
+    if (call.mod_v) repeat(v, at<T>(call.mod_v), H), d = *at<T>(call.mod_d);
     if (call.eta) eta = *at<T>(call.eta);
   }
 };
 
-// Gradients that a member of the team adds up over its lanes.
+// Gradients that a member of the team adds up over its lanes; across, for each sequence by itself.
 template <class P, CellKind K> struct Gradients {
   using T = typename P::T;
   T* synapses;  // as Synapses::parameters
-  T *bias, *v, *ln_w, *ln_b, *w_h, *d, *eta;  // (Rp), (Hp) x 3, (H, Hp), (1) x 2
+  T *bias, *v, *ln_w, *ln_b, *w_h, *d, *eta;  // (Rp), (Hp) x 3, (H, Hp), (wide) x 2
 
   void layout(Arena& a, const Shared<P, K>& sh) {
     synapses = a.take<T>(sh.s.R * sh.s.Dp * kSlots<P>);
@@ -198,8 +215,8 @@ template <class P, CellKind K> struct Gradients {
     ln_w = a.take<T>(sh.Hp);
     ln_b = a.take<T>(sh.Hp);
     w_h = a.take<T>(K == CellKind::kFastWeights ? sh.H * sh.Hp : 0);
-    d = a.take<T>(1);
-    eta = a.take<T>(1);
+    d = a.take<T>(P::wide);
+    eta = a.take<T>(P::wide);
   }
 
   void take_strip(idx from, idx Dp) {
@@ -218,7 +235,7 @@ void layout_lane(Arena& a, Neurons<typename P::T>& lane, const Shared<P, K>& sh,
   T** of_rows[] = {&lane.post, &lane.kept, &lane.eff, &lane.gu, &lane.gg, &lane.gp, &lane.fu, &lane.fg, &lane.fp,
                    &lane.c1, &lane.c2, &lane.c3, &lane.c4, &lane.s1, &lane.s2};
   for (T** p : of_rows) *p = a.take<T>(Rp);
-  T** of_units[] = {&lane.h, &lane.c, &lane.dh, &lane.dc, &lane.p, &lane.q, &lane.dp};
+  T** of_units[] = {&lane.h, &lane.c, &lane.dh, &lane.dc, &lane.p, &lane.q, &lane.dp, &lane.x_own, &lane.y_own, &lane.dy_own};
   for (T** p : of_units) *p = a.take<T>(Hp + spare);
   lane.z = a.take<T>(Rp + spare);
   lane.act = a.take<T>(Rp + spare);

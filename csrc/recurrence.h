@@ -21,13 +21,13 @@ template <class P, CellKind K> class Member {
   const idx width;                 // lanes in use
   idx every = 0, checkpoints = 0;  // of the backward pass
   Gradients<P, K> grads;
-  Neurons<T> lanes[kGroup];
-  Lane<T>* active[kGroup];
+  Neurons<T> lanes[kGroup<P>];
+  Lane<T>* active[kGroup<P>];
 
  public:
-  // For at most `most` sequences; `gradients` is null for a forward pass.
+  // For at most `most` lanes; `gradients` is null for a forward pass.
   Member(const Shared<P, K>& shared, const Gradients<P, K>* gradients, idx most)
-      : sh(shared), c(shared.call), s(shared.s), width(most < kGroup ? most : kGroup) {
+      : sh(shared), c(shared.call), s(shared.s), width(most < kGroup<P> ? most : kGroup<P>) {
     const bool backward = gradients;
     if (backward) grads = *gradients, plan_segments();
     Arena count;
@@ -37,11 +37,11 @@ template <class P, CellKind K> class Member {
   }
 
   void forward(idx from, idx to) {
-    for (idx b = from; b < to; b += kGroup) forward_group(b, to - b < kGroup ? to - b : kGroup);
+    for (idx b = from; b < to; b += width * P::wide) forward_group(take_lanes(b, to));
   }
 
   void backward(idx from, idx to) {
-    for (idx b = from; b < to; b += kGroup) backward_group(b, to - b < kGroup ? to - b : kGroup);
+    for (idx b = from; b < to; b += width * P::wide) backward_group(take_lanes(b, to));
   }
 
  private:
@@ -72,43 +72,103 @@ template <class P, CellKind K> class Member {
     }
   }
 
-  // Views of the call's arrays.
+  // The sequences from b on, in as many lanes as there are; returns how many.
+  idx take_lanes(idx b, idx to) {
+    idx n = 0;
+    for (; n < width && b < to; ++n, b += P::wide) {
+      Neurons<T>& lane = lanes[n];
+      lane.b = b;
+      lane.len = c.lengths ? idx(at<int64_t>(c.lengths)[b]) : sh.T_;  // lanes of one sequence only
+    }
+    return n;
+  }
+
+  // Views of the call's arrays; of a lane's first sequence.
   const T* x(idx b, idx t) const { return at<T>(c.x) + b * c.x_sb + t * c.x_st; }
   T* y(idx b, idx t) const { return at<T>(c.y) + b * c.y_sb + t * c.y_st; }
-  T* record(idx b, idx t) const { return c.saved ? at<T>(c.saved) + (b * sh.T_ + t) * c.saved_size : nullptr; }
+  // The first row says how the lanes of the forward pass were made (kernels.cpp).
+  T* record(idx b, idx t) const {
+    return c.saved ? at<T>(c.saved) + (1 + b * sh.T_ + t * P::wide) * c.saved_size : nullptr;
+  }
   bool fresh(idx b, idx t) const { return c.reset && at<uint8_t>(c.reset)[b * c.reset_sb + t * c.reset_st]; }
-  const T* initial(int64_t address, idx b, idx n) const { return address ? at<T>(address) + b * n : nullptr; }
-  T* power(idx b, idx t) const { return sh.power ? sh.power + b * sh.T_ + t : nullptr; }
   // Of an array (B, rows, D), those of the strip.
   T* rows(int64_t address, idx b) const { return at<T>(address) + (b * sh.rows + sh.first) * s.D; }
 
-  void start(Neurons<T>& lane, idx b) {
-    lane.b = b;
-    lane.len = c.lengths ? idx(at<int64_t>(c.lengths)[b]) : sh.T_;
-    if (every) return;
-    clear(lane.u, s.Dp), clear(lane.u_prev, s.Dp), clear(lane.pre_prev, s.Dp);
-    for (idx i = 0; i < s.Rp; ++i) lane.eff[i] = T(1);
+  // From the sequences' arrays of n values, `stride` apart, into a lane's, and back.
+  static void gather(T* to, const T* from, idx stride, idx n) {
+    if constexpr (!P::across) return copy(to, from, n);
+    for (idx j = 0; j < n; ++j) {
+      V<T> v{};
+      for (int k = 0; k < kLanes<T>; ++k) v[k] = from[k * stride + j];
+      store(to + j * P::wide, v);
+    }
+  }
+  static void scatter(T* to, idx stride, const T* from, idx n) {
+    if constexpr (!P::across) return copy(to, from, n);
+    for (idx k = 0; k < P::wide; ++k)
+      for (idx j = 0; j < n; ++j) to[k * stride + j] = from[j * P::wide + k];
+  }
+  // The same values where they are, if a lane has only one sequence.
+  static const T* view(T* own, const T* from, idx stride, idx n) {
+    if constexpr (!P::across) return from;
+    gather(own, from, stride, n);
+    return own;
+  }
+  const T* inner_x(Neurons<T>& lane, idx t) const {
+    return kInner ? view(lane.x_own, x(lane.b, t), c.x_sb, sh.H) : nullptr;
   }
 
-  void load_hidden(Neurons<T>& lane, bool zero) {
-    const T *h0 = initial(c.h0, lane.b, sh.H), *c0 = initial(c.c0, lane.b, sh.H);
-    if (h0 && !zero) copy(lane.h, h0, sh.H); else clear(lane.h, sh.H);
-    if (c0 && !zero) copy(lane.c, c0, sh.H); else clear(lane.c, sh.H);
+  // One number per sequence, from and to an array (B, T).
+  Each<P> gather_one(const Neurons<T>& lane, int64_t address, idx t) const {
+    T values[P::wide]{};
+    if (address) gather(values, at<T>(address) + lane.b * sh.T_ + t, sh.T_, 1);
+    return get<P>(values, 0);
+  }
+  void scatter_one(const Neurons<T>& lane, T* to, idx t, Each<P> value) const {
+    T values[P::wide];
+    set<P>(values, 0, value);
+    scatter(to + lane.b * sh.T_ + t, sh.T_, values, 1);
   }
 
-  // F_0 into padded rows.
-  void load_f(T* to, idx b, bool zero) {
-    if (!c.f0 || zero) return clear(to, s.R * s.Dp);
-    const T* f0 = rows(c.f0, b);
-    if (s.D == s.Dp) return copy(to, f0, s.R * s.D);
+  // What the sequence in place k of a lane has in one of the lane's arrays.
+  static void put(T* array, idx n, idx k, T value) {
+    for (idx j = k; j < n; j += P::wide) array[j] = value;
+  }
+  template <class F> void each_fresh(const Neurons<T>& lane, idx t, F forget) const {
+    if (c.reset)
+      for (idx k = 0; k < P::wide; ++k)
+        if (fresh(lane.b + k, t)) forget(k);
+  }
+  bool any_fresh(const Neurons<T>& lane, idx t) const {
+    bool any = false;
+    each_fresh(lane, t, [&](idx) { any = true; });
+    return any;
+  }
+
+  void load_hidden(Neurons<T>& lane) {
+    if (c.h0) gather(lane.h, at<T>(c.h0) + lane.b * sh.H, sh.H, sh.H); else clear(lane.h, sh.Hn);
+    if (c.c0) gather(lane.c, at<T>(c.c0) + lane.b * sh.H, sh.H, sh.H); else clear(lane.c, sh.Hn);
+    each_fresh(lane, 0, [&](idx k) { put(lane.h, sh.Hn, k, T(0)), put(lane.c, sh.Hn, k, T(0)); });
+  }
+
+  // F_0 into a lane's rows, or those of any array (B, rows, D); absent, it is zero.
+  void load_rows(const Neurons<T>& lane, T* to, int64_t address) {
+    if (!address) return clear(to, s.R * s.Dp);
+    const T* from = rows(address, lane.b);
+    if (P::across || s.D == s.Dp) return gather(to, from, sh.rows * s.D, s.R * s.D);
     for (idx i = 0; i < s.R; ++i) {
-      copy(to + i * s.Dp, f0 + i * s.D, s.D);
+      copy(to + i * s.Dp, from + i * s.D, s.D);
       clear(to + i * s.Dp + s.D, s.Dp - s.D);
     }
   }
-
-  void store_rows(T* to, const T* from) const {  // (R, Dp) -> (R, D)
+  void load_f(const Neurons<T>& lane, T* to) {
+    load_rows(lane, to, c.f0);
+    each_fresh(lane, 0, [&](idx k) { put(to, s.R * s.Dp, k, T(0)); });
+  }
+  void store_rows(const Neurons<T>& lane, int64_t address, const T* from) const {
+    T* to = rows(address, lane.b);
     if (to == from) return;
+    if constexpr (P::across) return scatter(to, sh.rows * s.D, from, s.R * s.D);
     for (idx i = 0; i < s.R; ++i) copy(to + i * s.D, from + i * s.Dp, s.D);
   }
 
@@ -122,34 +182,45 @@ template <class P, CellKind K> class Member {
 
   // The update that ends a sequence, into the caller's final state.
   void finish(Neurons<T>& lane) {
-    T* out = rows(c.f_T, lane.b);
-    if constexpr (kUpdatesFirst) return store_rows(out, lane.f_src);
-    lane.f_dst = s.D == s.Dp ? out : lane.f_own;
+    if constexpr (kUpdatesFirst) return store_rows(lane, c.f_T, lane.f_src);
+    lane.f_dst = s.D == s.Dp ? rows(c.f_T, lane.b) : lane.f_own;
     update_sweep<P>(s, lane);
     if constexpr (P::norm == kNormPost)
       for (idx i = 0; i < s.R; ++i)
         vectors<T>(s.Dp, [&](idx d) STPN_LAMBDA {
           T* f = lane.f_dst + i * s.Dp + d;
-          store(f, load(f) * lane.eff[i]);
+          store(f, load(f) * get<P>(lane.eff, i));
         });
-    store_rows(out, lane.f_dst);
+    store_rows(lane, c.f_T, lane.f_dst);
   }
 
-  void forward_group(idx b0, idx n) {
+  void start_forward(Neurons<T>& lane) {
+    clear(lane.u, s.Dp), clear(lane.u_prev, s.Dp), clear(lane.pre_prev, s.Dp);
+    for (idx i = 0; i < s.Rp; ++i) lane.eff[i] = T(1);
+    load_hidden(lane);
+    lane.f_src = lane.f_dst = lane.f_own;
+    if (c.f0 && s.D == s.Dp && !any_fresh(lane, 0)) lane.f_src = rows(c.f0, lane.b);
+    else load_f(lane, lane.f_own);
+    if constexpr (kUpdatesFirst) {
+      copy(lane.post, lane.h, sh.Hn), copy(lane.pre_prev, lane.h, sh.Hn);
+      for (idx i = 0; i < sh.Rn; ++i) lane.kept[i] = T(1);
+    }
+  }
+
+  // A sequence starts afresh at a later step than the first.
+  void forget(Neurons<T>& lane, idx k) {
+    if (lane.f_src != lane.f_own) copy(lane.f_own, lane.f_src, s.R * s.Dp), lane.f_src = lane.f_own;
+    put(lane.f_own, s.R * s.Dp, k, T(0));
+    put(lane.h, sh.Hn, k, T(0)), put(lane.c, sh.Hn, k, T(0)), put(lane.post, s.Rp, k, T(0));
+    put(lane.u_prev, s.Dp, k, T(0)), put(lane.pre_prev, s.Dp, k, T(0));
+    put(lane.kept, sh.Rn, k, T(1));
+  }
+
+  void forward_group(idx n) {
     idx longest = 0;
     for (idx k = 0; k < n; ++k) {
-      Neurons<T>& lane = lanes[k];
-      start(lane, b0 + k);
-      if (lane.len > longest) longest = lane.len;
-      const bool zero = fresh(lane.b, 0);
-      load_hidden(lane, zero);
-      lane.f_src = lane.f_dst = lane.f_own;
-      if (c.f0 && !zero && s.D == s.Dp) lane.f_src = rows(c.f0, lane.b);
-      else load_f(lane.f_own, lane.b, zero);
-      if constexpr (kUpdatesFirst) {
-        copy(lane.post, lane.h, sh.H), copy(lane.pre_prev, lane.h, sh.H);
-        for (idx i = 0; i < s.R; ++i) lane.kept[i] = T(1);
-      }
+      start_forward(lanes[k]);
+      if (lanes[k].len > longest) longest = lanes[k].len;
     }
     for (idx t = 0; t < longest; ++t) {
       int running = 0;
@@ -157,16 +228,10 @@ template <class P, CellKind K> class Member {
         Neurons<T>& lane = lanes[k];
         if (t >= lane.len) continue;
         active[running++] = &lane;
-        if (t > 0 && fresh(lane.b, t)) {
-          clear(lane.f_own, s.R * s.Dp);
-          lane.f_src = lane.f_own;
-          clear(lane.h, sh.H), clear(lane.c, sh.H), clear(lane.post, s.Rp);
-          clear(lane.u_prev, s.Dp), clear(lane.pre_prev, s.Dp);
-          for (idx i = 0; i < s.R; ++i) lane.kept[i] = T(1);
-        }
-        if constexpr (!kInner) copy(lane.u, x(lane.b, t), sh.I);
-        if (sh.has_hidden && K != CellKind::kFastWeights) copy(lane.u + (kInner ? 0 : sh.I), lane.h, sh.H);
-        Cell<P, K>::input(sh, lane, x(lane.b, t));
+        if (t > 0) each_fresh(lane, t, [&](idx which) { forget(lane, which); });
+        if constexpr (!kInner) gather(lane.u, x(lane.b, t), c.x_sb, sh.I);
+        if (sh.has_hidden && K != CellKind::kFastWeights) copy(lane.u + (kInner ? 0 : sh.I * P::wide), lane.h, sh.Hn);
+        Cell<P, K>::input(sh, lane, inner_x(lane, t));
         if constexpr (P::power) square(lane.u, lane.u2, nullptr);
       }
       const bool updates = t > 0 || kUpdatesFirst;
@@ -175,82 +240,88 @@ template <class P, CellKind K> class Member {
       for (int k = 0; k < running; ++k) {
         Neurons<T>& lane = static_cast<Neurons<T>&>(*active[k]);
         if (updates) lane.f_src = lane.f_dst = lane.f_own;
-        Cell<P, K>::settle(sh, lane, x(lane.b, t), record(lane.b, t), power(lane.b, t));
-        copy(y(lane.b, t) + sh.first, lane.h + sh.first, sh.units);
+        const T* p = P::across ? lane.x_own : x(lane.b, t);
+        const Each<P> power = Cell<P, K>::settle(sh, lane, p, record(lane.b, t));
+        if (P::power && sh.power) scatter_one(lane, sh.power, t, power);
+        scatter(y(lane.b, t) + sh.first, c.y_sb, lane.h + sh.first, sh.units / P::wide);
         swap(lane.u, lane.u_prev);
         if (t + 1 == lane.len) {
           finish(lane);
-          if (c.c_T) copy(at<T>(c.c_T) + lane.b * sh.H, lane.c, sh.H);
+          if (c.c_T) scatter(at<T>(c.c_T) + lane.b * sh.H, sh.H, lane.c, sh.H);
         }
       }
     }
     for (idx k = 0; k < n; ++k)
       for (idx t = lanes[k].len; t < sh.T_; ++t) {
         clear(y(lanes[k].b, t) + sh.first, sh.units);
-        if (sh.power) *power(lanes[k].b, t) = 0;
+        if (sh.power) sh.power[lanes[k].b * sh.T_ + t] = 0;
       }
   }
 
   template <class A> static STPN_INLINE void swap(A& a, A& b) { A t = a; a = b; b = t; }
 
-  const T* hidden_before(idx b, idx t) const {  // null: zero
-    if (fresh(b, t)) return nullptr;
-    return t > 0 ? y(b, t - 1) : initial(c.h0, b, sh.H);
+  // The hidden state that step t started from.
+  void load_hidden_before(const Neurons<T>& lane, idx t, T* to) {
+    if (t > 0) gather(to, y(lane.b, t - 1), c.y_sb, sh.H);
+    else if (c.h0) gather(to, at<T>(c.h0) + lane.b * sh.H, sh.H, sh.H);
+    else clear(to, sh.Hn);
+    each_fresh(lane, t, [&](idx k) { put(to, sh.Hn, k, T(0)); });
+  }
+
+  void load_cell_before(Neurons<T>& lane, idx t) {
+    if (t > 0) copy(lane.c, record(lane.b, t - 1) + sh.record.extra + 4 * sh.Hn, sh.Hn);
+    else if (c.c0) gather(lane.c, at<T>(c.c0) + lane.b * sh.H, sh.H, sh.H);
+    else clear(lane.c, sh.Hn);
+    each_fresh(lane, t, [&](idx k) { put(lane.c, sh.Hn, k, T(0)); });
   }
 
   // u of step t, as the forward pass had it.
   void rebuild_u(Neurons<T>& lane, idx t, T* u) {
     if constexpr (K == CellKind::kFastWeights) {
-      copy(lane.p, record(lane.b, t) + sh.record.extra, sh.H);  // into memory of whole vectors
+      copy(lane.p, record(lane.b, t) + sh.record.extra, sh.Hn);  // into memory of whole vectors
       Cell<P, K>::norm_tanh(sh, lane, lane.p, u);
     } else {
-      if constexpr (!kInner) copy(u, x(lane.b, t), sh.I);
-      if (!sh.has_hidden) return;
-      const T* h = hidden_before(lane.b, t);
-      T* to = u + (kInner ? 0 : sh.I);
-      if (h) copy(to, h, sh.H); else clear(to, sh.H);
+      if constexpr (!kInner) gather(u, x(lane.b, t), c.x_sb, sh.I);
+      if (sh.has_hidden) load_hidden_before(lane, t, u + (kInner ? 0 : sh.I * P::wide));
     }
   }
+
+  const T* y_of(const Neurons<T>& lane, idx t) const { return view(lane.y_own, y(lane.b, t), c.y_sb, sh.H); }
 
   // Blocks of the segment from t0 to t1: what each step used, and the step before them.
   void recall_block(Neurons<T>& lane, idx t0, idx t1) {
     for (idx t = t0 > 0 ? t0 - 1 : 0; t < t1; ++t) {
       const idx k = t - t0 + 1;
       rebuild_u(lane, t, lane.u_block + k * s.Dp);
-      if constexpr (P::own_pre) copy(lane.pre_block + k * s.Dp, y(lane.b, t), sh.H);
-      Cell<P, K>::recall(sh, record(lane.b, t), y(lane.b, t), lane.post_block + k * s.Rp, lane.kept_block + k * s.Rp,
+      const T* h = y_of(lane, t);
+      if constexpr (P::own_pre) copy(lane.pre_block + k * s.Dp, h, sh.Hn);
+      Cell<P, K>::recall(sh, record(lane.b, t), h, lane.post_block + k * s.Rp, lane.kept_block + k * s.Rp,
                          lane.eff_block + k * s.Rp);
     }
   }
 
-  // From F_t to F_{t+n} by the blocks of the segment from t0; steps that start afresh begin at zero.
+  // From F_t to F_{t+n} by the blocks of the segment from t0; sequences that start afresh begin at zero.
   template <bool KEEP> void replay_block(Neurons<T>& lane, idx t0, idx t, idx n, const T* from, T* to) {
     const idx size = s.R * s.Dp;
     while (n > 0) {
       idx run = 1;  // up to the next fresh start
-      while (run <= n && !fresh(lane.b, t + run)) ++run;
-      --run;
+      while (run < n && !any_fresh(lane, t + run)) ++run;
       const idx k = t - t0 + 1;
-      if (run > 0)
-        replay<P, KEEP>(s, from, to, run, lane.pre_block + k * s.Dp, lane.post_block + k * s.Rp, lane.kept_block + k * s.Rp);
-      if (KEEP) to += run * size;
+      replay<P, KEEP>(s, from, to, run, lane.pre_block + k * s.Dp, lane.post_block + k * s.Rp, lane.kept_block + k * s.Rp);
       n -= run, t += run;
-      if (n > 0) {
-        clear(to, size);
-        if (KEEP) to += size;
-        --n, ++t;
-      }
-      from = KEEP ? to - size : to;
+      T* last = KEEP ? to + (run - 1) * size : to;
+      each_fresh(lane, t, [&](idx which) { put(last, size, which, T(0)); });
+      from = last;
+      if (KEEP) to = last + size;
     }
   }
 
   void first_f(Neurons<T>& lane, T* to) {
-    const bool zero = fresh(lane.b, 0);
-    load_f(to, lane.b, zero);
+    load_f(lane, to);
     if constexpr (kUpdatesFirst) {
-      load_hidden(lane, zero);
-      copy(lane.post_block, lane.h, sh.H), copy(lane.pre_block, lane.h, sh.H);
-      for (idx i = 0; i < s.R; ++i) lane.kept_block[i] = T(1);
+      load_hidden(lane);
+      copy(lane.post_block, lane.h, sh.Hn), copy(lane.pre_block, lane.h, sh.Hn);
+      for (idx i = 0; i < sh.Rn; ++i) lane.kept_block[i] = T(1);
       replay<P, false>(s, to, to, 1, lane.pre_block, lane.post_block, lane.kept_block);
     }
   }
@@ -276,12 +347,8 @@ template <class P, CellKind K> class Member {
   // dL/dF after the last step, from the gradient of the final state, and the sums of that step.
   void last_gradient(Neurons<T>& lane, idx t0) {
     clear(lane.s1, s.Rp), clear(lane.s2, s.Rp), clear(lane.dpre, s.Dp);
-    if (!c.df_T) return clear(lane.dF, s.R * s.Dp);
-    const T* df = rows(c.df_T, lane.b);
-    for (idx i = 0; i < s.R; ++i) {
-      copy(lane.dF + i * s.Dp, df + i * s.D, s.D);
-      clear(lane.dF + i * s.Dp + s.D, s.Dp - s.D);
-    }
+    load_rows(lane, lane.dF, c.df_T);
+    if (!c.df_T) return;
     if constexpr (kUpdatesFirst) {
       // The final state is the F of the last step itself: the sweep of that step multiplies by decay.
       for (idx k = 0; k < s.R * s.Dp; ++k) lane.dF[k] /= T(c.decay);
@@ -299,16 +366,15 @@ template <class P, CellKind K> class Member {
       V<T> dot{}, scale{}, eff = splat(T(1));
       if constexpr (P::norm == kNormPost) {
         vectors<T>(s.Dp, [&](idx d) STPN_LAMBDA { dot += load(D + d) * load(f + d); });
-        const T e = lane.eff[i];
-        eff = splat(e);
-        scale = splat(-e * e * e * sum(dot));
+        const Each<P> e = get<P>(lane.eff, i);
+        eff = spread<P>(e);
+        scale = spread<P>(-e * e * e * total<P>(dot));
       }
       vectors<T>(s.Dp, [&](idx d) STPN_LAMBDA {
         V<T> grad = load(D + d);
         if constexpr (P::norm == kNormPost) {
-          const idx row = i * s.Dp * kSlots<P>;
-          const V<T> dm = scale * (load(slot<P>(s.parameters + row, d, kW)) + load(f + d));
-          T* dw = slot<P>(grads.synapses + row, d, kW);
+          const V<T> dm = scale * (parameter<P>(parameter_row<P>(s, i), d, kW) + load(f + d));
+          T* dw = slot<P>(grads.synapses + i * s.Dp * kSlots<P>, d, kW);
           store(dw, load(dw) + dm);
           grad = grad * eff + dm;
         }
@@ -319,23 +385,26 @@ template <class P, CellKind K> class Member {
     sums_sweep<P>(s, lane, lane.f_own);
   }
 
-  void backward_group(idx b0, idx n) {
+  void start_backward(Neurons<T>& lane) {
     const idx size = s.R * s.Dp;
+    clear(lane.dh, sh.Hn), clear(lane.dc, sh.Hn), clear(lane.du, s.Dp), clear(lane.dpre, s.Dp);
+    if (c.dc_T) gather(lane.dc, at<T>(c.dc_T) + lane.b * sh.H, sh.H, sh.H);
+    first_f(lane, lane.checkpoints);
+    for (idx t0 = 0; t0 + every < lane.len; t0 += every) {
+      recall_block(lane, t0, t0 + every);
+      T* from = lane.checkpoints + t0 / every * size;
+      replay_block<false>(lane, t0, t0, every, from, from + size);
+    }
+  }
+
+  void backward_group(idx n) {
     idx longest = 0;
     for (idx k = 0; k < n; ++k) {
-      Neurons<T>& lane = lanes[k];
-      start(lane, b0 + k);
-      if (lane.len > longest) longest = lane.len;
-      clear(lane.dh, sh.H), clear(lane.dc, sh.H), clear(lane.du, s.Dp), clear(lane.dpre, s.Dp);
-      if (c.dc_T) copy(lane.dc, at<T>(c.dc_T) + lane.b * sh.H, sh.H);
-      first_f(lane, lane.checkpoints);
-      for (idx t0 = 0; t0 + every < lane.len; t0 += every) {
-        recall_block(lane, t0, t0 + every);
-        T* from = lane.checkpoints + t0 / every * size;
-        replay_block<false>(lane, t0, t0, every, from, from + size);
-      }
+      start_backward(lanes[k]);
+      if (lanes[k].len > longest) longest = lanes[k].len;
     }
-    const idx du_from = c.dx || kInner ? 0 : sh.I / kLanes<T> * kLanes<T>;
+    const idx whole = P::across ? 1 : kLanes<T>;  // columns that a vector spans
+    const idx du_from = c.dx || kInner ? 0 : sh.I / whole * whole * P::wide;
     for (idx t0 = (longest - 1) / every * every; t0 >= 0; t0 -= every) {
       const idx t1 = t0 + every < longest ? t0 + every : longest;
       for (idx k = 0; k < n; ++k) {
@@ -351,17 +420,7 @@ template <class P, CellKind K> class Member {
           Neurons<T>& lane = lanes[k];
           if (t >= lane.len) continue;
           active[running++] = &lane;
-          if (t == lane.len - 1) last_gradient(lane, t0);
-          recall_step(lane, t0, t);
-          lane.F = f_of(lane, t0, t);
-          const bool first = t == 0 || fresh(lane.b, t);
-          lane.masked = !first;
-          if constexpr (K == CellKind::kLstm) load_cell_before(lane, t);
-          if constexpr (K == CellKind::kFastWeights) load_hidden_before(lane, t);
-          const T dpower = c.dpower ? at<T>(c.dpower)[lane.b * sh.T_ + t] : T(0);
-          const T* dy = c.dy ? at<T>(c.dy) + lane.b * c.dy_sb + t * c.dy_st : nullptr;
-          Cell<P, K>::unsettle(sh, lane, grads, dy, y(lane.b, t), dpower, !first);
-          clear(lane.du, s.Dp);
+          unsettle(lane, t0, t);
         }
         if (t > 0) backward_sweep<P, true>(s, grads.synapses, active, running, du_from);
         else backward_sweep<P, false>(s, grads.synapses, active, running, du_from);
@@ -376,50 +435,50 @@ template <class P, CellKind K> class Member {
 
   T* dx(idx b, idx t) const { return c.dx ? at<T>(c.dx) + b * c.dx_sb + t * c.dx_st : nullptr; }
 
-  void load_cell_before(Neurons<T>& lane, idx t) {
-    const T* before = fresh(lane.b, t) ? nullptr
-                      : t > 0          ? record(lane.b, t - 1) + sh.record.extra + 4 * sh.H
-                                       : initial(c.c0, lane.b, sh.H);
-    if (before) copy(lane.c, before, sh.H); else clear(lane.c, sh.H);
-  }
-
-  void load_hidden_before(Neurons<T>& lane, idx t) {
-    const T* before = hidden_before(lane.b, t);
-    if (before) copy(lane.h, before, sh.H); else clear(lane.h, sh.H);
+  // Everything that the sweep of step t needs.
+  void unsettle(Neurons<T>& lane, idx t0, idx t) {
+    if (t == lane.len - 1) last_gradient(lane, t0);
+    recall_step(lane, t0, t);
+    lane.F = f_of(lane, t0, t);
+    lane.masked = t > 0;  // a fresh start is zero, which no clamp masks
+    T from_update[P::wide];
+    for (T& it : from_update) it = t > 0 ? T(1) : T(0);
+    each_fresh(lane, t, [&](idx k) { from_update[k] = 0; });
+    if constexpr (K == CellKind::kLstm) load_cell_before(lane, t);
+    if constexpr (K == CellKind::kFastWeights) load_hidden_before(lane, t, lane.h);
+    const T* dy = c.dy ? view(lane.dy_own, at<T>(c.dy) + lane.b * c.dy_sb + t * c.dy_st, c.dy_sb, sh.H) : nullptr;
+    const T* h = K == CellKind::kModPlast ? y_of(lane, t) : nullptr;
+    Cell<P, K>::unsettle(sh, lane, grads, dy, h, gather_one(lane, c.dpower, t), get<P>(from_update, 0));
+    clear(lane.du, s.Dp);
   }
 
   // After the sweep of step t: gradients of its input, and what goes on to step t-1.
   void propagate(Neurons<T>& lane, idx t) {
-    T* to = dx(lane.b, t);
-    Cell<P, K>::propagate(sh, lane, grads, to, c.dpower ? at<T>(c.dpower)[lane.b * sh.T_ + t] : T(0));
-    if constexpr (!kInner)
-      if (to) copy(to, lane.du, sh.I);
-    if (fresh(lane.b, t)) {
-      clear(lane.dF, s.R * s.Dp), clear(lane.dh, sh.H), clear(lane.dc, sh.H);
-      clear(lane.s1, s.Rp), clear(lane.s2, s.Rp), clear(lane.dpre, s.Dp);
-      return;
-    }
-    if (sh.has_hidden) copy(lane.dh, lane.du + (kInner ? 0 : sh.I) + sh.first, sh.units);
+    const T* to_x = Cell<P, K>::propagate(sh, lane, grads, gather_one(lane, c.dpower, t));
+    if (c.dx) scatter(dx(lane.b, t), c.dx_sb, to_x, kInner ? sh.H : sh.I);
+    if (sh.has_hidden) copy(lane.dh, lane.du + (kInner ? 0 : sh.I * P::wide) + sh.first, sh.units);
+    each_fresh(lane, t, [&](idx k) {
+      put(lane.dF, s.R * s.Dp, k, T(0)), put(lane.dh, sh.Hn, k, T(0)), put(lane.dc, sh.Hn, k, T(0));
+      put(lane.s1, s.Rp, k, T(0)), put(lane.s2, s.Rp, k, T(0)), put(lane.dpre, s.Dp, k, T(0));
+    });
   }
 
   void store_initial_gradients(Neurons<T>& lane) {
     const idx b = lane.b;
     if constexpr (kUpdatesFirst) {  // through the update that came before the first step
-      load_hidden(lane, fresh(b, 0));
+      load_hidden(lane);
       for (idx i = 0; i < s.R; ++i)
         for (idx j = 0; j < s.D; ++j) {
-          T& D = lane.dF[i * s.Dp + j];
-          lane.dh[i] += T(c.rate) * D * lane.h[j];
-          lane.dh[j] += T(c.rate) * D * lane.h[i];
-          D *= T(c.decay);
+          T* dF = lane.dF + i * s.Dp;
+          const Each<P> D = get<P>(dF, j), to_both = T(c.rate) * D;
+          set<P>(lane.dh, i, get<P>(lane.dh, i) + to_both * get<P>(lane.h, j));
+          set<P>(lane.dh, j, get<P>(lane.dh, j) + to_both * get<P>(lane.h, i));
+          set<P>(dF, j, D * T(c.decay));
         }
     }
-    if (c.dh0) copy(at<T>(c.dh0) + b * sh.H + sh.first, lane.dh, sh.units);
-    if (c.dc0) copy(at<T>(c.dc0) + b * sh.H, lane.dc, sh.H);
-    if (c.df0) {
-      T* to = rows(c.df0, b);
-      for (idx i = 0; i < s.R; ++i) copy(to + i * s.D, lane.dF + i * s.Dp, s.D);
-    }
+    if (c.dh0) scatter(at<T>(c.dh0) + b * sh.H + sh.first, sh.H, lane.dh, sh.units / P::wide);
+    if (c.dc0) scatter(at<T>(c.dc0) + b * sh.H, sh.H, lane.dc, sh.H);
+    if (c.df0) store_rows(lane, c.df0, lane.dF);
   }
 };
 

@@ -98,7 +98,7 @@ STPN_INLINE double sum(Vec<double>::type v) {
 }
 
 template <class T> STPN_INLINE V<T> sqrt(V<T> v) {
-  V<T> r;
+  V<T> r{};
   for (int k = 0; k < kLanes<T>; ++k) r[k] = sizeof(T) == 4 ? T(__builtin_sqrtf(float(v[k]))) : T(__builtin_sqrt(v[k]));
   return r;
 }
@@ -141,13 +141,13 @@ STPN_INLINE Vec<float>::type tanh(Vec<float>::type x) {
 STPN_INLINE Vec<float>::type sigmoid(Vec<float>::type x) { return 1.0f / (1.0f + exp(-x)); }
 
 STPN_INLINE Vec<double>::type tanh(Vec<double>::type x) {
-  Vec<double>::type r;
+  Vec<double>::type r{};
   for (int k = 0; k < kLanes<double>; ++k) r[k] = ::tanh(x[k]);
   return r;
 }
 
 STPN_INLINE Vec<double>::type sigmoid(Vec<double>::type x) {
-  Vec<double>::type r;
+  Vec<double>::type r{};
   for (int k = 0; k < kLanes<double>; ++k) r[k] = 1.0 / (1.0 + ::exp(-x[k]));
   return r;
 }

@@ -1,7 +1,13 @@
 // Sweeps over synapses: everything that costs one operation per synapse and time step.
 //
-// Notation: R rows (neurons, or gates of neurons), D synapses per row, padded to Dp.
-// A lane is one batch element; all its arrays are its own, the parameters are shared.
+// Notation: R rows (neurons, or gates of neurons), D synapses per row.
+//
+// A vector lies either along a row, L synapses of one sequence, or across sequences, one synapse of
+// each of L. Along is for few sequences and long rows. Across needs no sums over the elements of a
+// vector, which cost as much as the synapses of a short row do. A lane is what goes through time
+// together: one sequence, or L of them across. All its arrays are its own, the parameters are shared:
+//     along   u (Dp): D padded to whole vectors    of rows (Rp): R padded     F (R, Dp)
+//     across  u (Dp): D x L                        of rows (Rp): R x L        F (R, D x L)
 //
 // One recurrence serves every plastic model here:
 //     F_t = clamp(gamma * post_{t-1} pre_{t-1} + lambda * kept_{t-1} * F_{t-1})
@@ -24,9 +30,12 @@ namespace stpn::STPN_ISA {
 enum Norm { kNormNone, kNormPre, kNormPost };
 
 // What a model needs of the sweeps, fixed at compile time.
-template <class T_, int NORM, bool CLAMP, bool POWER, bool ALPHA = false, bool OWN_PRE = false, bool RATES = true>
+template <class T_, bool ACROSS, int NORM, bool CLAMP, bool POWER, bool ALPHA = false, bool OWN_PRE = false, bool RATES = true>
 struct Plan {
   using T = T_;
+  static constexpr bool across = ACROSS;
+  static constexpr int wide = ACROSS ? kLanes<T> : 1;  // sequences in a lane
+  using Across = Plan<T, true, NORM, CLAMP, POWER, ALPHA, OWN_PRE, RATES>;
   static constexpr int norm = NORM;
   static constexpr bool clamp = CLAMP;
   static constexpr bool power = POWER;
@@ -36,14 +45,45 @@ struct Plan {
   static_assert(!(OWN_PRE && RATES));
 };
 
-// What a row is divided by: its norm plus a tiny number, or 1 where all its synapses are zero.
-template <class T> STPN_INLINE T divisor(T square) {
-  if (!(square > T(0))) return square == T(0) ? T(1) : square;  // a NaN stays one
-  return (sizeof(T) == 4 ? T(__builtin_sqrtf(float(square))) : T(__builtin_sqrt(double(square)))) + T(1e-16);
+template <class P> using Row = typename P::T;
+
+// A number of a row, for each sequence of a lane.
+template <class P, bool ACROSS = P::across> struct EachOf { using type = V<Row<P>>; };
+template <class P> struct EachOf<P, false> { using type = Row<P>; };
+template <class P> using Each = typename EachOf<P>::type;
+
+template <class P> STPN_INLINE Each<P> get(const Row<P>* of_rows, idx i) {
+  if constexpr (P::across) return load(of_rows + i * P::wide);
+  else return of_rows[i];
+}
+template <class P> STPN_INLINE void set(Row<P>* of_rows, idx i, Each<P> value) {
+  if constexpr (P::across) store(of_rows + i * P::wide, value);
+  else of_rows[i] = value;
+}
+template <class P> STPN_INLINE V<Row<P>> spread(Each<P> value) {
+  if constexpr (P::across) return value;
+  else return splat(value);
+}
+template <class P> STPN_INLINE Each<P> unspread(V<Row<P>> spread) {
+  if constexpr (P::across) return spread;
+  else return spread[0];
+}
+template <class P> STPN_INLINE Each<P> total(V<Row<P>> v) {
+  if constexpr (P::across) return v;
+  else return sum(v);
 }
 
-// Parameters of a synapse, and the gradients of them. They are stored vector by vector, so that a
-// sweep follows one pointer: (R, Dp / lanes, slots, lanes), padding zero.
+// What a row is divided by: its norm plus a tiny number, or 1 where all its synapses are zero.
+template <class T> STPN_INLINE V<T> divisor(V<T> square) {
+  return square == V<T>{} ? splat(T(1)) : sqrt<T>(square) + T(1e-16);
+}
+template <class P> STPN_INLINE Each<P> inverse_norm(V<Row<P>> squares) {
+  return unspread<P>(Row<P>(1) / divisor<Row<P>>(spread<P>(total<P>(squares))));
+}
+
+// Parameters of a synapse, and the gradients of them. Gradients are stored vector by vector, so that
+// a sweep follows one pointer: (R, Dp / lanes, slots, lanes), padding zero. So are parameters along;
+// across they are the same for a whole vector: (R, D, slots).
 enum Slot { kW, kLambda, kGamma };
 template <class P> constexpr int kAlpha = P::rates ? 3 : 1;
 template <class P> constexpr int kSlots = kAlpha<P> + (P::alpha ? 1 : 0);
@@ -55,19 +95,32 @@ template <class T> struct Synapses {
   T lambda, gamma;  // of all synapses, in plans without rates
 };
 
-template <class P> STPN_INLINE idx slot_index(idx Dp, idx i, idx j, int slot) {
+// Of synapse j of row i, and of the first sequence across.
+template <class P> STPN_INLINE idx gradient_index(idx Dp, idx i, idx j, int which) {
   constexpr idx L = kLanes<typename P::T>;
-  return (i * Dp + j / L * L) * kSlots<P> + slot * L + j % L;
+  const idx d = j * P::wide;
+  return (i * Dp + d / L * L) * kSlots<P> + which * L + d % L;
+}
+template <class P> STPN_INLINE idx parameter_index(idx Dp, idx i, idx j, int which) {
+  if constexpr (P::across) return (i * (Dp / P::wide) + j) * kSlots<P> + which;
+  else return gradient_index<P>(Dp, i, j, which);
 }
 
-// The vector of one slot at column d (a multiple of lanes) of a row of parameters.
+// The vector of one slot at element d (a multiple of lanes) of a row of gradients.
 template <class P, class T> STPN_INLINE T* slot(T* row, idx d, int which) {
   return row + d * kSlots<P> + which * kLanes<typename P::T>;
 }
+template <class P> STPN_INLINE const Row<P>* parameter_row(const Synapses<Row<P>>& s, idx i) {
+  return s.parameters + i * (s.Dp / P::wide) * kSlots<P>;
+}
+template <class P> STPN_INLINE V<Row<P>> parameter(const Row<P>* row, idx d, int which) {
+  if constexpr (P::across) return splat(row[idx(size_t(d) / P::wide) * kSlots<P> + which]);
+  else return load(slot<P>(row, d, which));
+}
 
 template <class T> struct Lane {
-  idx b;    // batch element
-  idx len;  // its number of steps
+  idx b;    // batch element, the first of them across
+  idx len;  // number of steps
 
   // The present step; in the backward pass these are rows of the blocks of a segment.
   T *u, *u2;             // (Dp) u2: weighted squares of u, for power
@@ -91,14 +144,13 @@ template <class T> struct Lane {
   bool masked;                      // F_t came out of a clamp: not so for an initial state
 };
 
-template <class P> using Row = typename P::T;
-
-// Constants that all synapses share are multiplied into the factors of a row.
-template <class P> STPN_INLINE V<Row<P>> kept_of(const Synapses<Row<P>>& s, Row<P> kept) {
-  return splat(P::rates ? kept : kept * s.lambda);
+// Factors of row i. Constants that all synapses share are multiplied into them.
+template <class P> STPN_INLINE V<Row<P>> factor(const Row<P>* of_rows, idx i) { return spread<P>(get<P>(of_rows, i)); }
+template <class P> STPN_INLINE V<Row<P>> kept_of(const Synapses<Row<P>>& s, const Row<P>* kept, idx i) {
+  return spread<P>(P::rates ? get<P>(kept, i) : get<P>(kept, i) * s.lambda);
 }
-template <class P> STPN_INLINE V<Row<P>> post_of(const Synapses<Row<P>>& s, Row<P> post) {
-  return splat(P::rates ? post : post * s.gamma);
+template <class P> STPN_INLINE V<Row<P>> post_of(const Synapses<Row<P>>& s, const Row<P>* post, idx i) {
+  return spread<P>(P::rates ? get<P>(post, i) : get<P>(post, i) * s.gamma);
 }
 
 // F of the next step at column d of a row.
@@ -111,11 +163,11 @@ STPN_INLINE V<Row<P>> updated(V<Row<P>> f, V<Row<P>> lambda, V<Row<P>> gamma, V<
   return f;
 }
 template <class P> STPN_INLINE V<Row<P>> lambda_at(const Row<P>* row, idx d) {
-  if constexpr (P::rates) return load(slot<P>(row, d, kLambda));
+  if constexpr (P::rates) return parameter<P>(row, d, kLambda);
   else return V<Row<P>>{};
 }
 template <class P> STPN_INLINE V<Row<P>> gamma_at(const Row<P>* row, idx d) {
-  if constexpr (P::rates) return load(slot<P>(row, d, kGamma));
+  if constexpr (P::rates) return parameter<P>(row, d, kGamma);
   else return V<Row<P>>{};
 }
 
@@ -141,12 +193,12 @@ STPN_INLINE void forward_tile(const Synapses<Row<P>>& s, Lane<Row<P>>* const* la
     for (int r = 0; r < NR; ++r) {
       src[r][b] = lane.f_src + (i + r) * Dp;
       dst[r][b] = lane.f_dst + (i + r) * Dp;
-      post[r][b] = post_of<P>(s, lane.post[i + r]);
-      kept[r][b] = kept_of<P>(s, lane.kept[i + r]);
-      eff[r][b] = splat(lane.eff[i + r]);
+      post[r][b] = post_of<P>(s, lane.post, i + r);
+      kept[r][b] = kept_of<P>(s, lane.kept, i + r);
+      eff[r][b] = factor<P>(lane.eff, i + r);
     }
   }
-  for (int r = 0; r < NR; ++r) row[r] = s.parameters + (i + r) * Dp * kSlots<P>;
+  for (int r = 0; r < NR; ++r) row[r] = parameter_row<P>(s, i + r);
 
   auto present = [&](int r, int b, idx d) STPN_LAMBDA -> V<T> {
     const V<T> f = load(src[r][b] + d);
@@ -158,19 +210,19 @@ STPN_INLINE void forward_tile(const Synapses<Row<P>>& s, Lane<Row<P>>* const* la
     for (idx d = 0; d < Dp; d += L)
       for (int r = 0; r < NR; ++r)
         for (int b = 0; b < NB; ++b) {
-          const V<T> f = present(r, b, d), g = load(slot<P>(row[r], d, kW)) + f;
+          const V<T> f = present(r, b, d), g = parameter<P>(row[r], d, kW) + f;
           store(dst[r][b] + d, f);
           mm[r][b] += g * g;
         }
     for (int r = 0; r < NR; ++r)
       for (int b = 0; b < NB; ++b) {
-        lanes[b]->eff[i + r] = T(1) / divisor<T>(sum(mm[r][b]));
-        eff[r][b] = splat(lanes[b]->eff[i + r]);
+        set<P>(lanes[b]->eff, i + r, inverse_norm<P>(mm[r][b]));
+        eff[r][b] = factor<P>(lanes[b]->eff, i + r);
       }
   }
   for (idx d = 0; d < Dp; d += L) {
     for (int r = 0; r < NR; ++r) {
-      const V<T> w = load(slot<P>(row[r], d, kW));
+      const V<T> w = parameter<P>(row[r], d, kW);
       for (int b = 0; b < NB; ++b) {
         V<T> f, g;
         if constexpr (UPDATE && P::norm == kNormPost) {
@@ -179,7 +231,7 @@ STPN_INLINE void forward_tile(const Synapses<Row<P>>& s, Lane<Row<P>>* const* la
           f = present(r, b, d);
           if constexpr (UPDATE) store(dst[r][b] + d, f);
         }
-        if constexpr (P::alpha) g = w + load(slot<P>(row[r], d, kAlpha<P>)) * f;
+        if constexpr (P::alpha) g = w + parameter<P>(row[r], d, kAlpha<P>) * f;
         else if constexpr (P::norm == kNormPost) g = w + eff[r][b] * f;
         else g = w + f;
         gu[r][b] += g * load(u[b] + d);
@@ -195,18 +247,18 @@ STPN_INLINE void forward_tile(const Synapses<Row<P>>& s, Lane<Row<P>>* const* la
   }
   for (int r = 0; r < NR; ++r)
     for (int b = 0; b < NB; ++b) {
-      lanes[b]->gu[i + r] = sum(gu[r][b]);
-      if constexpr (P::norm != kNormNone) lanes[b]->gg[i + r] = sum(gg[r][b]);
+      set<P>(lanes[b]->gu, i + r, total<P>(gu[r][b]));
+      if constexpr (P::norm != kNormNone) set<P>(lanes[b]->gg, i + r, total<P>(gg[r][b]));
       if constexpr (P::power) {
         // Without a norm no row's power is needed by itself: one vector holds them all.
         T* all = lanes[b]->gp;
         if constexpr (P::norm == kNormNone) store(all, load(all) + gp[r][b]);
-        else all[i + r] = sum(gp[r][b]);
+        else set<P>(all, i + r, total<P>(gp[r][b]));
       }
       if constexpr (P::norm == kNormPost) {
-        lanes[b]->fu[i + r] = sum(fu[r][b]);
-        lanes[b]->fg[i + r] = sum(fg[r][b]);
-        if constexpr (P::power) lanes[b]->fp[i + r] = sum(fp[r][b]);
+        set<P>(lanes[b]->fu, i + r, total<P>(fu[r][b]));
+        set<P>(lanes[b]->fg, i + r, total<P>(fg[r][b]));
+        if constexpr (P::power) set<P>(lanes[b]->fp, i + r, total<P>(fp[r][b]));
       }
     }
 }
@@ -215,20 +267,20 @@ STPN_INLINE void forward_tile(const Synapses<Row<P>>& s, Lane<Row<P>>* const* la
 template <class P> STPN_INLINE void update_row(const Synapses<Row<P>>& s, Lane<Row<P>>& lane, idx i) {
   using T = Row<P>;
   const idx Dp = s.Dp;
-  const V<T> post = post_of<P>(s, lane.post[i]), kept = kept_of<P>(s, lane.kept[i]), limit = splat(s.clamp);
-  const T *pre = P::own_pre ? lane.pre_prev : lane.u_prev, *row = s.parameters + i * Dp * kSlots<P>;
+  const V<T> post = post_of<P>(s, lane.post, i), kept = kept_of<P>(s, lane.kept, i), limit = splat(s.clamp);
+  const T *pre = P::own_pre ? lane.pre_prev : lane.u_prev, *row = parameter_row<P>(s, i);
   const T* src = lane.f_src + i * Dp;
   T* dst = lane.f_dst + i * Dp;
   V<T> mm{};
   for (idx d = 0; d < Dp; d += kLanes<T>) {
     const V<T> f = updated<P>(load(src + d), lambda_at<P>(row, d), gamma_at<P>(row, d), load(pre + d), kept, post, limit);
     if constexpr (P::norm == kNormPost) {
-      const V<T> g = load(slot<P>(row, d, kW)) + f;
+      const V<T> g = parameter<P>(row, d, kW) + f;
       mm += g * g;
     }
     store(dst + d, f);
   }
-  if constexpr (P::norm == kNormPost) lane.eff[i] = T(1) / divisor<T>(sum(mm));
+  if constexpr (P::norm == kNormPost) set<P>(lane.eff, i, inverse_norm<P>(mm));
 }
 
 // n updates in a row, known from the forward pass: from F_t (in `from`) to F_{t+n}. Rows do not
@@ -240,7 +292,7 @@ STPN_INLINE void replay_columns(const Synapses<Row<P>>& s, const Row<P>* from, R
   using T = Row<P>;
   constexpr int L = kLanes<T>;
   const idx Dp = s.Dp, Rp = s.Rp, size = s.R * Dp;
-  const T* row = s.parameters + i * Dp * kSlots<P>;
+  const T* row = parameter_row<P>(s, i);
   const V<T> limit = splat(s.clamp);
   V<T> f[NV], lambda[NV], gamma[NV];
   for (int v = 0; v < NV; ++v) {
@@ -249,9 +301,9 @@ STPN_INLINE void replay_columns(const Synapses<Row<P>>& s, const Row<P>* from, R
     gamma[v] = gamma_at<P>(row, d + v * L);
   }
   T* out = to + i * Dp + d;
-  pre += d, post += i, kept += i;
+  pre += d;
   for (idx t = 0; t < n; ++t, pre += Dp, post += Rp, kept += Rp) {
-    const V<T> p = post_of<P>(s, *post), k = kept_of<P>(s, *kept);
+    const V<T> p = post_of<P>(s, post, i), k = kept_of<P>(s, kept, i);
     for (int v = 0; v < NV; ++v) {
       f[v] = updated<P>(f[v], lambda[v], gamma[v], load(pre + v * L), k, p, limit);
       if constexpr (KEEP) store(out + v * L, f[v]);
@@ -287,7 +339,7 @@ template <class P> struct StepSums {
   const T* pre;
   T* dpre;
   STPN_INLINE StepSums(const Synapses<T>& s, const Lane<T>& lane, idx i)
-      : post(post_of<P>(s, lane.post_prev[i])), shared(P::rates ? T(1) : s.gamma), pre(P::own_pre ? lane.pre_prev : lane.u_prev), dpre(lane.dpre) {}
+      : post(post_of<P>(s, lane.post_prev, i)), shared(P::rates ? T(1) : s.gamma), pre(P::own_pre ? lane.pre_prev : lane.u_prev), dpre(lane.dpre) {}
   STPN_INLINE void add(idx d, V<T> D, V<T> f, V<T> gamma) {
     const V<T> gD = P::rates ? gamma * D : D;
     s1 += gD * load(pre + d);
@@ -295,9 +347,10 @@ template <class P> struct StepSums {
     if constexpr (P::norm != kNormNone) df += D * f;
   }
   STPN_INLINE void put(Lane<T>& lane, idx i) const {
-    const T s = sum(s1) * shared;
-    lane.s1[i] = s;
-    if constexpr (P::norm != kNormNone) lane.s2[i] = (sum(df) - lane.post_prev[i] * s) / lane.kept_prev[i];
+    const Each<P> s = total<P>(s1) * shared;
+    set<P>(lane.s1, i, s);
+    if constexpr (P::norm != kNormNone)
+      set<P>(lane.s2, i, (total<P>(df) - get<P>(lane.post_prev, i) * s) / get<P>(lane.kept_prev, i));
   }
 };
 
@@ -309,9 +362,9 @@ template <class P> struct StepBack {
   T *dF, *du;
   bool masked;
   STPN_INLINE StepBack(const Synapses<T>& s, const Lane<T>& lane, idx i)
-      : post(post_of<P>(s, lane.post[i])), kept(kept_of<P>(s, lane.kept[i])), eff(splat(lane.eff[i])), c1(splat(lane.c1[i])),
-        c2(splat(lane.c2[i])), c3(splat(lane.c3[i])), c4(splat(lane.c4[i])), F(lane.F + i * s.Dp),
-        u(lane.u), u2(lane.u2), u_w(lane.u_w), dF(lane.dF + i * s.Dp), du(lane.du),
+      : post(post_of<P>(s, lane.post, i)), kept(kept_of<P>(s, lane.kept, i)), eff(factor<P>(lane.eff, i)),
+        c1(factor<P>(lane.c1, i)), c2(factor<P>(lane.c2, i)), c3(factor<P>(lane.c3, i)), c4(factor<P>(lane.c4, i)),
+        F(lane.F + i * s.Dp), u(lane.u), u2(lane.u2), u_w(lane.u_w), dF(lane.dF + i * s.Dp), du(lane.du),
         masked(lane.masked) {}
 };
 
@@ -323,21 +376,21 @@ STPN_INLINE void backward_tile(const Synapses<Row<P>>& s, Row<P>* gradients, Lan
   constexpr int L = kLanes<T>;
   const idx Dp = s.Dp;
   const V<T> limit = splat(s.clamp);
-  const T* row = s.parameters + i * Dp * kSlots<P>;
+  const T* row = parameter_row<P>(s, i);
   T* grads = gradients + i * Dp * kSlots<P>;
   // NB is 1 or 2; the second lane of one repeats it.
   StepSums<P> sums[2] = {StepSums<P>(s, *lanes[0], i), StepSums<P>(s, *lanes[NB - 1], i)};
   const StepBack<P> back[2] = {StepBack<P>(s, *lanes[0], i), StepBack<P>(s, *lanes[NB - 1], i)};
   auto column = [&](idx d, auto wants_du) STPN_LAMBDA {
     constexpr bool DU = decltype(wants_du)::value;
-    const V<T> w = load(slot<P>(row, d, kW)), lambda = lambda_at<P>(row, d), gamma = gamma_at<P>(row, d);
+    const V<T> w = parameter<P>(row, d, kW), lambda = lambda_at<P>(row, d), gamma = gamma_at<P>(row, d);
     V<T> dw = load(slot<P>(grads, d, kW)), dlambda{}, dgamma{}, alpha{}, dalpha{};
     if constexpr (P::rates) {
       dlambda = load(slot<P>(grads, d, kLambda));
       dgamma = load(slot<P>(grads, d, kGamma));
     }
     if constexpr (P::alpha) {
-      alpha = load(slot<P>(row, d, kAlpha<P>));
+      alpha = parameter<P>(row, d, kAlpha<P>);
       dalpha = load(slot<P>(grads, d, kAlpha<P>));
     }
     for (int b = 0; b < NB; ++b) {
@@ -428,7 +481,7 @@ template <class P> __attribute__((noinline)) void sums_sweep(const Synapses<Row<
   const idx Dp = s.Dp;
   for (idx i = 0; i < s.R; ++i) {
     StepSums<P> sums(s, lane, i);
-    const T *row = s.parameters + i * Dp * kSlots<P>, *dF = lane.dF + i * Dp;
+    const T *row = parameter_row<P>(s, i), *dF = lane.dF + i * Dp;
     for (idx d = 0; d < Dp; d += kLanes<T>) sums.add(d, load(dF + d), load(F + i * Dp + d), gamma_at<P>(row, d));
     sums.put(lane, i);
   }

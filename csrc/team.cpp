@@ -11,6 +11,7 @@
 
 #include <cstdlib>
 #include <new>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -66,6 +67,10 @@ void run_team(int threads, void (*body)(void*, int, int), void* context) {
 }
 
 void out_of_memory() { throw std::bad_alloc(); }
+
+void other_instruction_set() {
+  throw std::runtime_error("a backward pass needs the instruction set of its forward pass, which was changed in between");
+}
 
 void* scratch(int slot, uint64_t bytes) {
   thread_local Memory slots[3];

@@ -13,7 +13,7 @@ from stpn.ops import backends, reference_rivals
 pytestmark = pytest.mark.usefixtures("poisoned_memory", "short_segments")
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
-SHAPES = [(1, 1, 1), (3, 7, 5), (2, 20, 17)]  # B, T, H
+SHAPES = [(1, 1, 1), (3, 7, 5), (2, 20, 17), (16, 19, 5)]  # B, T, H; the last side by side
 
 
 def draw(*shape: int, scale: float = 1.0) -> Tensor:

@@ -16,6 +16,7 @@ _native = pytest.importorskip("stpn._native", reason="the kernels are not built"
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 BATCH, STEPS, INPUTS, HIDDEN = 5, 9, 13, 7  # no multiple of any vector
+BATCHES = [BATCH, 16]  # and one that is a multiple of all: sequences side by side
 LAYERS = {
     "f": (STPNf, {}),
     "r": (STPNr, {}),
@@ -44,12 +45,15 @@ def results(layer, x, reset, backend: str) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
 @pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("instruction_set", _native.instruction_sets())
-def test_every_instruction_set_equals_the_specification(instruction_set, name, dtype) -> None:
+def test_every_instruction_set_equals_the_specification(
+    instruction_set, batch, name, dtype
+) -> None:
     kind, options = LAYERS[name]
     layer = kind(INPUTS, HIDDEN, batch_first=True, dtype=torch.float64, **options)
-    x = torch.randn(BATCH, STEPS, INPUTS, dtype=torch.float64)
-    reset = torch.rand(BATCH, STEPS) < 0.2
+    x = torch.randn(batch, STEPS, INPUTS, dtype=torch.float64)
+    reset = torch.rand(batch, STEPS) < 0.2
     expected = results(layer, x.clone(), reset, "reference")
     _native.use_instruction_set(instruction_set)
     assert _native.instruction_set() == instruction_set
@@ -59,6 +63,16 @@ def test_every_instruction_set_equals_the_specification(instruction_set, name, d
         assert actual.dtype == dtype
         error = (actual.double() - wanted).abs().max() / (1 + wanted.abs().max())
         assert error <= TOLERANCE[dtype]
+
+
+@pytest.mark.skipif("avx2" not in _native.instruction_sets(), reason="needs AVX2")
+def test_a_backward_pass_needs_the_instruction_set_of_its_forward_pass() -> None:
+    _native.use_instruction_set("avx2")
+    layer = STPNr(INPUTS, HIDDEN, batch_first=True)
+    y, _ = layer(torch.randn(16, STEPS, INPUTS))
+    _native.use_instruction_set("baseline")
+    with pytest.raises(RuntimeError, match="instruction set of its forward pass"):
+        y.sum().backward()
 
 
 def test_the_best_comes_first_and_the_baseline_is_always_there() -> None:

@@ -48,7 +48,7 @@ def finish(outputs, leaves):
 
 
 for number, (shape, dtype, norm, masks) in enumerate(itertools.product(
-    [(3, 4, 5, 3), (5, 1, 1, 1), (2, 7, 8, 8), (1, 30, 3, 1), (6, 2, 1, 17)],
+    [(3, 4, 5, 3), (5, 1, 1, 1), (2, 7, 8, 8), (1, 30, 3, 1), (6, 2, 1, 17), (8, 9, 5, 3)],
     [torch.float32, torch.float64],
     [None, "pre", "post"],
     [False, True],
@@ -63,7 +63,8 @@ for number, (shape, dtype, norm, masks) in enumerate(itertools.product(
         return torch.rand(D, dtype=dtype) if number % 3 else None
 
     reset = torch.rand(B, T) < 0.4 if masks else None
-    lengths = torch.randint(1, T + 1, (B,)) if masks else None
+    # The last shape's sequences lie side by side, which they can only with equal lengths.
+    lengths = torch.randint(1, T + 1, (B,)) if masks and B < 8 else None
     fixed = {"reset": reset, "lengths": lengths}
     for kind in "frl":
         R, D = (4 * H if kind == "l" else H), (I if kind == "f" else I + H)
@@ -148,4 +149,4 @@ def test_no_access_out_of_bounds_and_no_undefined_behaviour(tmp_path: Path) -> N
     )  # fmt: skip
     report = (done.stdout + done.stderr)[-6000:]
     assert done.returncode == 0, report
-    assert done.stdout.strip() == "calls 240", report
+    assert done.stdout.strip() == "calls 288", report

@@ -21,8 +21,10 @@ from stpn.ops.backends import use_backend
 
 pytest.importorskip("stpn._native", reason="the kernels are not built")
 
-# Enough synapse steps for a team of threads, in groups of lanes that do not divide evenly.
+# Enough synapse steps for a team of threads; the first batch in groups of lanes that do not divide
+# evenly, the second with sequences side by side in vectors.
 BATCH, STEPS, INPUTS, HIDDEN = 23, 20, 13, 11
+EVEN = 24
 KINDS = [STPNr, STPNl, ModPlast, FastWeights]
 kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 
@@ -34,9 +36,9 @@ def _threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def make(kind: Any) -> tuple[Any, Tensor]:
+def make(kind: Any, batch: int = BATCH) -> tuple[Any, Tensor]:
     layer = kind(INPUTS, HIDDEN, batch_first=True, dtype=torch.float64)
-    return layer, torch.randn(BATCH, STEPS, INPUTS, dtype=torch.float64)
+    return layer, torch.randn(batch, STEPS, INPUTS, dtype=torch.float64)
 
 
 def results(layer: Any, x: Tensor) -> list[Tensor]:
@@ -54,8 +56,9 @@ def assert_identical(actual: list[Tensor], expected: list[Tensor]) -> None:
 
 
 @kinds
-def test_any_number_of_threads_gives_the_same_numbers(kind) -> None:
-    layer, x = make(kind)
+@pytest.mark.parametrize("batch", [BATCH, EVEN])
+def test_any_number_of_threads_gives_the_same_numbers(kind, batch) -> None:
+    layer, x = make(kind, batch)
     expected = None
     with use_backend("native"):
         for threads in (1, 2, 3):
@@ -65,6 +68,20 @@ def test_any_number_of_threads_gives_the_same_numbers(kind) -> None:
                 assert_identical(results(layer, x), first)
             expected = expected or first
             torch.testing.assert_close(first, expected, rtol=1e-10, atol=1e-10)
+
+
+@kinds
+@pytest.mark.parametrize(("forward", "backward"), [(1, 24), (24, 1)])
+def test_a_backward_pass_with_another_number_of_threads(kind, forward, backward) -> None:
+    """How sequences lie in vectors depends on the threads, but only of the forward pass."""
+    layer, x = make(kind, EVEN)
+    expected = torch.autograd.grad(layer(x)[0].square().sum(), list(layer.parameters()))
+    with use_backend("native"):
+        torch.set_num_threads(forward)
+        total = layer(x)[0].square().sum()
+        torch.set_num_threads(backward)
+        actual = torch.autograd.grad(total, list(layer.parameters()))
+    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
 
 
 def test_more_threads_than_sequences() -> None:

@@ -17,6 +17,7 @@ from stpn.ops.operands import (
     check,
     check_sequence,
     given,
+    new_records,
     run_backward,
     run_forward,
 )
@@ -86,7 +87,7 @@ def _stpn_operands(
 def _stpn_results(
     x: Tensor, h0: Tensor, c0: Tensor | None, f0: Tensor, norm: int, power: bool, save: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """y (B, T, H), c_T, f_T, power (B, T) and what the backward pass needs (B, T, S)."""
+    """y (B, T, H), c_T, f_T, power (B, T) and what the backward pass needs."""
     batch, steps, _ = x.shape
     hidden, rows = h0.shape[1], f0.shape[1]
     gated = c0 is not None
@@ -96,7 +97,7 @@ def _stpn_results(
         x.new_empty(batch, hidden) if c0 is not None else x.new_empty(0),
         x.new_empty(f0.shape),
         x.new_empty(batch, steps) if power else x.new_empty(0),
-        x.new_empty(batch, steps, size) if save else x.new_empty(0),
+        new_records(x, batch, steps, size) if save else x.new_empty(0),
     )
 
 

@@ -20,6 +20,7 @@ from stpn.ops.operands import (
     check,
     check_sequence,
     given,
+    new_records,
     run_backward,
     run_forward,
 )
@@ -50,13 +51,13 @@ def _operands(
 
 
 def _results(p: Tensor, f0: Tensor, extra: int, power: bool, save: bool) -> tuple[Tensor, ...]:
-    """y (B, T, H), f_T (B, H, H), power (B, T), saved (B, T, S)."""
+    """y (B, T, H), f_T (B, H, H), power (B, T) and what the backward pass needs."""
     batch, steps, hidden = p.shape
     return (
         p.new_empty(batch, steps, hidden),
         p.new_empty(f0.shape),
         p.new_empty(batch, steps) if power else p.new_empty(0),
-        p.new_empty(batch, steps, extra) if save else p.new_empty(0),
+        new_records(p, batch, steps, extra) if save else p.new_empty(0),
     )
 
 

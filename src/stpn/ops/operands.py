@@ -104,7 +104,7 @@ class Operands:
                 self._alive.append(tensor)
                 setattr(self.call, name, tensor.data_ptr())
                 if name == "saved":
-                    self.call.saved_size = tensor.shape[2]
+                    self.call.saved_size = tensor.shape[-1]
 
     def put_start(self, **tensors: Tensor | None) -> None:
         """Initial states; a zero that is expanded, as the layers start with, stays 0, too."""
@@ -132,6 +132,11 @@ class Operands:
         stem = name.rstrip("_")
         setattr(self.call, stem + "_sr", row)
         setattr(self.call, stem + "_sc", column)
+
+
+def new_records(like: Tensor, batch: int, steps: int, size: int) -> Tensor:
+    """Room for what a backward pass needs of each step: `Call.saved` in csrc/call.h."""
+    return like.new_empty(1 + batch * steps, size)
 
 
 def always_power(like: Tensor, gated: bool) -> bool:
