@@ -24,6 +24,7 @@ struct Call {
   int64_t x = 0, x_sb = 0, x_st = 0;  // (B, T, I); for ModPlast and Fast Weights p (B, T, H)
   int64_t h0 = 0, c0 = 0, f0 = 0;     // (B, H), (B, H), (B, R, D)
   int64_t weight = 0, bias = 0;       // (R, D), (R)
+  int64_t weight_sr = 0;              // stride of a row, where power is static
   int64_t lambda = 0, lambda_sr = 0, lambda_sc = 0;  // strides of row and column, 0 where shared
   int64_t gamma = 0, gamma_sr = 0, gamma_sc = 0;
   int64_t reset = 0, reset_sb = 0, reset_st = 0;  // (B, T) bytes

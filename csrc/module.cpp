@@ -100,7 +100,13 @@ NB_MODULE(_native, m) {
 
   m.def("forward", stpn::forward, nb::call_guard<nb::gil_scoped_release>());
   m.def("backward", stpn::backward, nb::call_guard<nb::gil_scoped_release>());
-  m.def("add_static_power", stpn::add_static_power, nb::call_guard<nb::gil_scoped_release>());
+  m.def("add_static_power", [](int64_t power, int64_t x, int64_t x_sb, int64_t x_st, int64_t weight, int64_t weight_sr,
+                               int64_t power_weight, int64_t B, int64_t T, int64_t I, int64_t H, bool is_double) {
+    Call c;
+    c.power = power, c.x = x, c.x_sb = x_sb, c.x_st = x_st, c.weight = weight, c.weight_sr = weight_sr;
+    c.power_weight = power_weight, c.B = B, c.T = T, c.I = I, c.H = H, c.is_double = is_double;
+    stpn::add_static_power(c);
+  }, nb::call_guard<nb::gil_scoped_release>(), "By addresses, strides and sizes: less to say than a Call.");
   m.def("is_zero", [](uintptr_t address, bool is_double) {
     return is_double ? *reinterpret_cast<double*>(address) == 0 : *reinterpret_cast<float*>(address) == 0;
   }, "Whether the number at an address is zero.");

@@ -6,14 +6,17 @@
 
 namespace stpn::STPN_ISA {
 
-// Of a call: x (B, T, I), weight (H, I), power_weight (I), power (B, T).
+// Of a call: x (B, T, I), weight (H, I) with rows weight_sr apart, power_weight (I), power (B, T).
 template <class T> void add_static_power(const Call& c) {
   constexpr idx L = kLanes<T>;
   T* cost = static_cast<T*>(scratch(0, uint64_t(c.I) * sizeof(T)));
   clear(cost, c.I);
   const T *w = at<T>(c.weight), *counted = at<T>(c.power_weight);
   for (idx i = 0; i < c.H; ++i)
-    for (idx j = 0; j < c.I; ++j) cost[j] += w[i * c.I + j] < 0 ? -w[i * c.I + j] : w[i * c.I + j];
+    for (idx j = 0; j < c.I; ++j) {
+      const T v = w[i * c.weight_sr + j];
+      cost[j] += v < 0 ? -v : v;
+    }
   for (idx j = 0; j < c.I; ++j) cost[j] *= counted[j];
   for (idx b = 0; b < c.B; ++b)
     for (idx t = 0; t < c.T; ++t) {

@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stpn import _native
 from stpn.ops.operands import (
     FAST_WEIGHTS,
     MODPLAST,
-    PLAIN,
     Operands,
-    add_static_power,
     check,
     check_sequence,
     given,
+    in_rows,
     new_records,
     run_backward,
     run_forward,
@@ -269,11 +269,10 @@ def plus_static_power(power: Tensor, u: Tensor, weight: Tensor, power_weight: Te
     """
     rows, inputs = weight.shape
     check(u, u=(u, (*power.shape, inputs)), power_weight=(power_weight, (inputs,)))
-    power = power.detach().contiguous()
-    operands = Operands(PLAIN, u, 0)
-    call = operands.call
-    call.B, call.T, call.I, call.H = *power.shape, inputs, rows
-    operands.put_sequence("x", u)
-    operands.put(weight=weight, power_weight=power_weight, power=power)
-    add_static_power(operands)
+    power, u, weight = power.detach().contiguous(), in_rows(u), in_rows(weight)
+    _native.add_static_power(
+        power.data_ptr(), u.data_ptr(), u.stride(0), u.stride(1), weight.data_ptr(),
+        weight.stride(0), power_weight.contiguous().data_ptr(), *power.shape, inputs, rows,
+        u.dtype == torch.float64,
+    )  # fmt: skip
     return power

@@ -43,7 +43,7 @@ def share_threads() -> None:
 share_threads()
 
 
-def _rows(tensor: Tensor) -> Tensor:
+def in_rows(tensor: Tensor) -> Tensor:
     """The same values with a contiguous last dimension."""
     return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
 
@@ -115,7 +115,7 @@ class Operands:
         if tensor is None:
             return
         if tensor.dim() == 3:
-            tensor = _rows(tensor)
+            tensor = in_rows(tensor)
         self._alive.append(tensor)
         setattr(self.call, name, tensor.data_ptr())
         setattr(self.call, name + "_sb", tensor.stride(0))
@@ -150,10 +150,6 @@ def run_forward(operands: Operands) -> None:
 
 def run_backward(operands: Operands) -> None:
     _native.backward(operands.call)
-
-
-def add_static_power(operands: Operands) -> None:
-    _native.add_static_power(operands.call)
 
 
 def given(tensor: Tensor) -> Tensor | None:
