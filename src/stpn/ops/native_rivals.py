@@ -267,12 +267,12 @@ def plus_static_power(power: Tensor, u: Tensor, weight: Tensor, power_weight: Te
 
     In torch's operations this would be an eighth of the time of metered Fast Weights on ART.
     """
-    rows, inputs = weight.shape
-    check(u, u=(u, (*power.shape, inputs)), power_weight=(power_weight, (inputs,)))
+    (batch, steps), (rows, inputs) = power.shape, weight.shape
+    check(u, u=(u, (batch, steps, inputs)), power_weight=(power_weight, (inputs,)))
     power, u, weight = power.detach().contiguous(), in_rows(u), in_rows(weight)
     _native.add_static_power(
         power.data_ptr(), u.data_ptr(), u.stride(0), u.stride(1), weight.data_ptr(),
-        weight.stride(0), power_weight.contiguous().data_ptr(), *power.shape, inputs, rows,
+        weight.stride(0), power_weight.contiguous().data_ptr(), batch, steps, inputs, rows,
         u.dtype == torch.float64,
     )  # fmt: skip
     return power
