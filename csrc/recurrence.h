@@ -6,6 +6,7 @@
 #pragma once
 
 #include "cells.h"
+#include "sequences.h"
 
 namespace stpn::STPN_ISA {
 
@@ -94,46 +95,22 @@ template <class P, CellKind K> class Member {
   // Of an array (B, rows, D), those of the strip.
   T* rows(int64_t address, idx b) const { return at<T>(address) + (b * sh.rows + sh.first) * s.D; }
 
-  // From the sequences' arrays of n values, `stride` apart, into a lane's, and back.
-  static void gather(T* to, const T* from, idx stride, idx n) {
-    if constexpr (!P::across) return copy(to, from, n);
-    for (idx j = 0; j < n; ++j) {
-      V<T> v{};
-      for (int k = 0; k < kLanes<T>; ++k) v[k] = from[k * stride + j];
-      store(to + j * P::wide, v);
-    }
-  }
-  static void scatter(T* to, idx stride, const T* from, idx n) {
-    if constexpr (!P::across) return copy(to, from, n);
-    for (idx k = 0; k < P::wide; ++k)
-      for (idx j = 0; j < n; ++j) to[k * stride + j] = from[j * P::wide + k];
-  }
-  // The same values where they are, if a lane has only one sequence.
-  static const T* view(T* own, const T* from, idx stride, idx n) {
-    if constexpr (!P::across) return from;
-    gather(own, from, stride, n);
-    return own;
-  }
   const T* inner_x(Neurons<T>& lane, idx t) const {
-    return kInner ? view(lane.x_own, x(lane.b, t), c.x_sb, sh.H) : nullptr;
+    return kInner ? view<P>(lane.x_own, x(lane.b, t), c.x_sb, sh.H) : nullptr;
   }
 
   // One number per sequence, from and to an array (B, T).
   Each<P> gather_one(const Neurons<T>& lane, int64_t address, idx t) const {
     T values[P::wide]{};
-    if (address) gather(values, at<T>(address) + lane.b * sh.T_ + t, sh.T_, 1);
+    if (address) gather<P>(values, at<T>(address) + lane.b * sh.T_ + t, sh.T_, 1);
     return get<P>(values, 0);
   }
   void scatter_one(const Neurons<T>& lane, T* to, idx t, Each<P> value) const {
     T values[P::wide];
     set<P>(values, 0, value);
-    scatter(to + lane.b * sh.T_ + t, sh.T_, values, 1);
+    scatter<P>(to + lane.b * sh.T_ + t, sh.T_, values, 1);
   }
 
-  // What the sequence in place k of a lane has in one of the lane's arrays.
-  static void put(T* array, idx n, idx k, T value) {
-    for (idx j = k; j < n; j += P::wide) array[j] = value;
-  }
   template <class F> void each_fresh(const Neurons<T>& lane, idx t, F forget) const {
     if (c.reset)
       for (idx k = 0; k < P::wide; ++k)
@@ -146,16 +123,16 @@ template <class P, CellKind K> class Member {
   }
 
   void load_hidden(Neurons<T>& lane) {
-    if (c.h0) gather(lane.h, at<T>(c.h0) + lane.b * sh.H, sh.H, sh.H); else clear(lane.h, sh.Hn);
-    if (c.c0) gather(lane.c, at<T>(c.c0) + lane.b * sh.H, sh.H, sh.H); else clear(lane.c, sh.Hn);
-    each_fresh(lane, 0, [&](idx k) { put(lane.h, sh.Hn, k, T(0)), put(lane.c, sh.Hn, k, T(0)); });
+    if (c.h0) gather<P>(lane.h, at<T>(c.h0) + lane.b * sh.H, sh.H, sh.H); else clear(lane.h, sh.Hn);
+    if (c.c0) gather<P>(lane.c, at<T>(c.c0) + lane.b * sh.H, sh.H, sh.H); else clear(lane.c, sh.Hn);
+    each_fresh(lane, 0, [&](idx k) { put<P>(lane.h, sh.Hn, k, T(0)), put<P>(lane.c, sh.Hn, k, T(0)); });
   }
 
   // F_0 into a lane's rows, or those of any array (B, rows, D); absent, it is zero.
   void load_rows(const Neurons<T>& lane, T* to, int64_t address) {
     if (!address) return clear(to, s.R * s.Dp);
     const T* from = rows(address, lane.b);
-    if (P::across || s.D == s.Dp) return gather(to, from, sh.rows * s.D, s.R * s.D);
+    if (P::across || s.D == s.Dp) return gather<P>(to, from, sh.rows * s.D, s.R * s.D);
     for (idx i = 0; i < s.R; ++i) {
       copy(to + i * s.Dp, from + i * s.D, s.D);
       clear(to + i * s.Dp + s.D, s.Dp - s.D);
@@ -163,12 +140,12 @@ template <class P, CellKind K> class Member {
   }
   void load_f(const Neurons<T>& lane, T* to) {
     load_rows(lane, to, c.f0);
-    each_fresh(lane, 0, [&](idx k) { put(to, s.R * s.Dp, k, T(0)); });
+    each_fresh(lane, 0, [&](idx k) { put<P>(to, s.R * s.Dp, k, T(0)); });
   }
   void store_rows(const Neurons<T>& lane, int64_t address, const T* from) const {
     T* to = rows(address, lane.b);
     if (to == from) return;
-    if constexpr (P::across) return scatter(to, sh.rows * s.D, from, s.R * s.D);
+    if constexpr (P::across) return scatter<P>(to, sh.rows * s.D, from, s.R * s.D);
     for (idx i = 0; i < s.R; ++i) copy(to + i * s.D, from + i * s.Dp, s.D);
   }
 
@@ -210,10 +187,10 @@ template <class P, CellKind K> class Member {
   // A sequence starts afresh at a later step than the first.
   void forget(Neurons<T>& lane, idx k) {
     if (lane.f_src != lane.f_own) copy(lane.f_own, lane.f_src, s.R * s.Dp), lane.f_src = lane.f_own;
-    put(lane.f_own, s.R * s.Dp, k, T(0));
-    put(lane.h, sh.Hn, k, T(0)), put(lane.c, sh.Hn, k, T(0)), put(lane.post, s.Rp, k, T(0));
-    put(lane.u_prev, s.Dp, k, T(0)), put(lane.pre_prev, s.Dp, k, T(0));
-    put(lane.kept, sh.Rn, k, T(1));
+    put<P>(lane.f_own, s.R * s.Dp, k, T(0));
+    put<P>(lane.h, sh.Hn, k, T(0)), put<P>(lane.c, sh.Hn, k, T(0)), put<P>(lane.post, s.Rp, k, T(0));
+    put<P>(lane.u_prev, s.Dp, k, T(0)), put<P>(lane.pre_prev, s.Dp, k, T(0));
+    put<P>(lane.kept, sh.Rn, k, T(1));
   }
 
   void forward_group(idx n) {
@@ -229,7 +206,7 @@ template <class P, CellKind K> class Member {
         if (t >= lane.len) continue;
         active[running++] = &lane;
         if (t > 0) each_fresh(lane, t, [&](idx which) { forget(lane, which); });
-        if constexpr (!kInner) gather(lane.u, x(lane.b, t), c.x_sb, sh.I);
+        if constexpr (!kInner) gather<P>(lane.u, x(lane.b, t), c.x_sb, sh.I);
         if (sh.has_hidden && K != CellKind::kFastWeights) copy(lane.u + (kInner ? 0 : sh.I * P::wide), lane.h, sh.Hn);
         Cell<P, K>::input(sh, lane, inner_x(lane, t));
         if constexpr (P::power) square(lane.u, lane.u2, nullptr);
@@ -243,11 +220,11 @@ template <class P, CellKind K> class Member {
         const T* p = P::across ? lane.x_own : x(lane.b, t);
         const Each<P> power = Cell<P, K>::settle(sh, lane, p, record(lane.b, t));
         if (P::power && sh.power) scatter_one(lane, sh.power, t, power);
-        scatter(y(lane.b, t) + sh.first, c.y_sb, lane.h + sh.first, sh.units / P::wide);
+        scatter<P>(y(lane.b, t) + sh.first, c.y_sb, lane.h + sh.first, sh.units / P::wide);
         swap(lane.u, lane.u_prev);
         if (t + 1 == lane.len) {
           finish(lane);
-          if (c.c_T) scatter(at<T>(c.c_T) + lane.b * sh.H, sh.H, lane.c, sh.H);
+          if (c.c_T) scatter<P>(at<T>(c.c_T) + lane.b * sh.H, sh.H, lane.c, sh.H);
         }
       }
     }
@@ -262,17 +239,17 @@ template <class P, CellKind K> class Member {
 
   // The hidden state that step t started from.
   void load_hidden_before(const Neurons<T>& lane, idx t, T* to) {
-    if (t > 0) gather(to, y(lane.b, t - 1), c.y_sb, sh.H);
-    else if (c.h0) gather(to, at<T>(c.h0) + lane.b * sh.H, sh.H, sh.H);
+    if (t > 0) gather<P>(to, y(lane.b, t - 1), c.y_sb, sh.H);
+    else if (c.h0) gather<P>(to, at<T>(c.h0) + lane.b * sh.H, sh.H, sh.H);
     else clear(to, sh.Hn);
-    each_fresh(lane, t, [&](idx k) { put(to, sh.Hn, k, T(0)); });
+    each_fresh(lane, t, [&](idx k) { put<P>(to, sh.Hn, k, T(0)); });
   }
 
   void load_cell_before(Neurons<T>& lane, idx t) {
     if (t > 0) copy(lane.c, record(lane.b, t - 1) + sh.record.extra + 4 * sh.Hn, sh.Hn);
-    else if (c.c0) gather(lane.c, at<T>(c.c0) + lane.b * sh.H, sh.H, sh.H);
+    else if (c.c0) gather<P>(lane.c, at<T>(c.c0) + lane.b * sh.H, sh.H, sh.H);
     else clear(lane.c, sh.Hn);
-    each_fresh(lane, t, [&](idx k) { put(lane.c, sh.Hn, k, T(0)); });
+    each_fresh(lane, t, [&](idx k) { put<P>(lane.c, sh.Hn, k, T(0)); });
   }
 
   // u of step t, as the forward pass had it.
@@ -281,12 +258,12 @@ template <class P, CellKind K> class Member {
       copy(lane.p, record(lane.b, t) + sh.record.extra, sh.Hn);  // into memory of whole vectors
       Cell<P, K>::norm_tanh(sh, lane, lane.p, u);
     } else {
-      if constexpr (!kInner) gather(u, x(lane.b, t), c.x_sb, sh.I);
+      if constexpr (!kInner) gather<P>(u, x(lane.b, t), c.x_sb, sh.I);
       if (sh.has_hidden) load_hidden_before(lane, t, u + (kInner ? 0 : sh.I * P::wide));
     }
   }
 
-  const T* y_of(const Neurons<T>& lane, idx t) const { return view(lane.y_own, y(lane.b, t), c.y_sb, sh.H); }
+  const T* y_of(const Neurons<T>& lane, idx t) const { return view<P>(lane.y_own, y(lane.b, t), c.y_sb, sh.H); }
 
   // Blocks of the segment from t0 to t1: what each step used, and the step before them.
   void recall_block(Neurons<T>& lane, idx t0, idx t1) {
@@ -310,7 +287,7 @@ template <class P, CellKind K> class Member {
       replay<P, KEEP>(s, from, to, run, lane.pre_block + k * s.Dp, lane.post_block + k * s.Rp, lane.kept_block + k * s.Rp);
       n -= run, t += run;
       T* last = KEEP ? to + (run - 1) * size : to;
-      each_fresh(lane, t, [&](idx which) { put(last, size, which, T(0)); });
+      each_fresh(lane, t, [&](idx which) { put<P>(last, size, which, T(0)); });
       from = last;
       if (KEEP) to = last + size;
     }
@@ -388,7 +365,7 @@ template <class P, CellKind K> class Member {
   void start_backward(Neurons<T>& lane) {
     const idx size = s.R * s.Dp;
     clear(lane.dh, sh.Hn), clear(lane.dc, sh.Hn), clear(lane.du, s.Dp), clear(lane.dpre, s.Dp);
-    if (c.dc_T) gather(lane.dc, at<T>(c.dc_T) + lane.b * sh.H, sh.H, sh.H);
+    if (c.dc_T) gather<P>(lane.dc, at<T>(c.dc_T) + lane.b * sh.H, sh.H, sh.H);
     first_f(lane, lane.checkpoints);
     for (idx t0 = 0; t0 + every < lane.len; t0 += every) {
       recall_block(lane, t0, t0 + every);
@@ -446,7 +423,7 @@ template <class P, CellKind K> class Member {
     each_fresh(lane, t, [&](idx k) { from_update[k] = 0; });
     if constexpr (K == CellKind::kLstm) load_cell_before(lane, t);
     if constexpr (K == CellKind::kFastWeights) load_hidden_before(lane, t, lane.h);
-    const T* dy = c.dy ? view(lane.dy_own, at<T>(c.dy) + lane.b * c.dy_sb + t * c.dy_st, c.dy_sb, sh.H) : nullptr;
+    const T* dy = c.dy ? view<P>(lane.dy_own, at<T>(c.dy) + lane.b * c.dy_sb + t * c.dy_st, c.dy_sb, sh.H) : nullptr;
     const T* h = K == CellKind::kModPlast ? y_of(lane, t) : nullptr;
     Cell<P, K>::unsettle(sh, lane, grads, dy, h, gather_one(lane, c.dpower, t), get<P>(from_update, 0));
     clear(lane.du, s.Dp);
@@ -455,11 +432,11 @@ template <class P, CellKind K> class Member {
   // After the sweep of step t: gradients of its input, and what goes on to step t-1.
   void propagate(Neurons<T>& lane, idx t) {
     const T* to_x = Cell<P, K>::propagate(sh, lane, grads, gather_one(lane, c.dpower, t));
-    if (c.dx) scatter(dx(lane.b, t), c.dx_sb, to_x, kInner ? sh.H : sh.I);
+    if (c.dx) scatter<P>(dx(lane.b, t), c.dx_sb, to_x, kInner ? sh.H : sh.I);
     if (sh.has_hidden) copy(lane.dh, lane.du + (kInner ? 0 : sh.I * P::wide) + sh.first, sh.units);
     each_fresh(lane, t, [&](idx k) {
-      put(lane.dF, s.R * s.Dp, k, T(0)), put(lane.dh, sh.Hn, k, T(0)), put(lane.dc, sh.Hn, k, T(0));
-      put(lane.s1, s.Rp, k, T(0)), put(lane.s2, s.Rp, k, T(0)), put(lane.dpre, s.Dp, k, T(0));
+      put<P>(lane.dF, s.R * s.Dp, k, T(0)), put<P>(lane.dh, sh.Hn, k, T(0)), put<P>(lane.dc, sh.Hn, k, T(0));
+      put<P>(lane.s1, s.Rp, k, T(0)), put<P>(lane.s2, s.Rp, k, T(0)), put<P>(lane.dpre, s.Dp, k, T(0));
     });
   }
 
@@ -476,8 +453,8 @@ template <class P, CellKind K> class Member {
           set<P>(dF, j, D * T(c.decay));
         }
     }
-    if (c.dh0) scatter(at<T>(c.dh0) + b * sh.H + sh.first, sh.H, lane.dh, sh.units / P::wide);
-    if (c.dc0) scatter(at<T>(c.dc0) + b * sh.H, sh.H, lane.dc, sh.H);
+    if (c.dh0) scatter<P>(at<T>(c.dh0) + b * sh.H + sh.first, sh.H, lane.dh, sh.units / P::wide);
+    if (c.dc0) scatter<P>(at<T>(c.dc0) + b * sh.H, sh.H, lane.dc, sh.H);
     if (c.df0) store_rows(lane, c.df0, lane.dF);
   }
 };
