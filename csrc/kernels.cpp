@@ -164,7 +164,7 @@ constexpr bool kTriedAcross = true;
 constexpr bool kTriedAcross = kVectorBytes == 32;
 #endif
 template <class P, CellKind K>
-constexpr bool kHasAcross = kTriedAcross && P::norm != kNormPost && K != CellKind::kLstm;
+constexpr bool kHasAcross = kTriedAcross && K != CellKind::kLstm;
 
 template <bool BACKWARD, class P, CellKind K> bool goes_across(const Call& c) {
   using T = typename P::T;

@@ -144,18 +144,20 @@ template <class P, CellKind K> struct Shared {
     first = from, units = Rn = to - from;
     s.R = to - from, s.Rp = padded<T>(to - from);
     s.parameters += from * s.Dp * kSlots<P>;
+    s.squares += from;
     bias += from;
     idx* of_rows[] = {&record.n, &record.a, &record.eff, &record.fu, &record.fg, &record.gp, &record.fp};
     for (idx* offset : of_rows) *offset += from;
   }
 
  private:
-  T* parameters;
+  T *parameters, *squares;
 
   T& entry(idx i, idx j, int which) { return parameters[parameter_index<P>(s.Dp, i, j, which)]; }
 
   void layout(Arena& a) {
     s.parameters = parameters = a.take<T>(s.R * (s.Dp / P::wide) * kSlots<P>);
+    s.squares = squares = a.take<T>(P::norm == kNormPost ? s.R : 0);
     bias = a.take<T>(s.Rp + kLanes<T>);  // read in whole vectors, wherever a strip begins
     power_weight = a.take<T>(s.Dp);
     v = a.take<T>(Hp);
@@ -188,6 +190,7 @@ template <class P, CellKind K> struct Shared {
       for (idx i = 0; i < s.R; ++i)
         for (idx j = 0; j < s.D; ++j) {
           entry(i, j, kW) = w[i * s.D + j];
+          if constexpr (P::norm == kNormPost) squares[i] += w[i * s.D + j] * w[i * s.D + j];
           if constexpr (P::rates) {
             entry(i, j, kLambda) = lambda[i * call.lambda_sr + j * call.lambda_sc];
             entry(i, j, kGamma) = gamma[i * call.gamma_sr + j * call.gamma_sc];

@@ -77,8 +77,8 @@ template <class P> STPN_INLINE Each<P> total(V<Row<P>> v) {
 template <class T> STPN_INLINE V<T> divisor(V<T> square) {
   return square == V<T>{} ? splat(T(1)) : sqrt<T>(square) + T(1e-16);
 }
-template <class P> STPN_INLINE Each<P> inverse_norm(V<Row<P>> squares) {
-  return unspread<P>(Row<P>(1) / divisor<Row<P>>(spread<P>(total<P>(squares))));
+template <class P> STPN_INLINE Each<P> inverse_norm(Each<P> square) {
+  return unspread<P>(Row<P>(1) / divisor<Row<P>>(spread<P>(square)));
 }
 
 // Parameters of a synapse, and the gradients of them. Gradients are stored vector by vector, so that
@@ -91,6 +91,7 @@ template <class P> constexpr int kSlots = kAlpha<P> + (P::alpha ? 1 : 0);
 template <class T> struct Synapses {
   idx R, D, Dp, Rp;
   const T* parameters;
+  const T* squares;  // (R) sums of W^2, for norm post
   T clamp;
   T lambda, gamma;  // of all synapses, in plans without rates
 };
@@ -174,6 +175,22 @@ template <class P> STPN_INLINE V<Row<P>> gamma_at(const Row<P>* row, idx d) {
 // In the sweeps all addresses are local variables: through a pointer to a lane the compiler would
 // have to load them again after each store.
 
+// Norm post, of row i: eff, and the sums of G = W + eff F, from W.u, F.u, W.F, F.F and W.W. An F that
+// no update made is taken as it is.
+template <class P, bool UPDATE>
+STPN_INLINE void post_sums(const Synapses<Row<P>>& s, Lane<Row<P>>& lane, idx i, V<Row<P>> w_u, V<Row<P>> f_u,
+                           V<Row<P>> w_f, V<Row<P>> f_f) {
+  using E = Each<P>;
+  const E wu = total<P>(w_u), fu = total<P>(f_u), wf = total<P>(w_f), ff = total<P>(f_f), ww = E{} + s.squares[i];
+  auto positive = [](E square) STPN_LAMBDA { return square < E{} ? E{} : square; };  // rounding may be below zero
+  if constexpr (UPDATE) set<P>(lane.eff, i, inverse_norm<P>(positive(ww + wf + wf + ff)));
+  const E eff = get<P>(lane.eff, i);
+  set<P>(lane.gu, i, wu + eff * fu);
+  set<P>(lane.gg, i, positive(ww + eff * (wf + wf + eff * ff)));
+  set<P>(lane.fu, i, fu);
+  set<P>(lane.fg, i, wf + eff * ff);
+}
+
 // F_t and the row sums. UPDATE = false where F_src is F_t already (the first step).
 template <class P, bool UPDATE, int NR, int NB>
 STPN_INLINE void forward_tile(const Synapses<Row<P>>& s, Lane<Row<P>>* const* lanes, idx i) {
@@ -182,7 +199,7 @@ STPN_INLINE void forward_tile(const Synapses<Row<P>>& s, Lane<Row<P>>* const* la
   const idx Dp = s.Dp;
   const V<T> limit = splat(s.clamp);
   V<T> gu[NR][NB]{}, gg[NR][NB]{}, gp[NR][NB]{}, fu[NR][NB]{}, fg[NR][NB]{}, fp[NR][NB]{};
-  V<T> post[NR][NB], kept[NR][NB], eff[NR][NB];
+  V<T> post[NR][NB], kept[NR][NB];
   const T *row[NR], *src[NR][NB], *pre[NB], *u[NB], *u2[NB];
   T* dst[NR][NB];
   for (int b = 0; b < NB; ++b) {
@@ -195,7 +212,6 @@ STPN_INLINE void forward_tile(const Synapses<Row<P>>& s, Lane<Row<P>>* const* la
       dst[r][b] = lane.f_dst + (i + r) * Dp;
       post[r][b] = post_of<P>(s, lane.post, i + r);
       kept[r][b] = kept_of<P>(s, lane.kept, i + r);
-      eff[r][b] = factor<P>(lane.eff, i + r);
     }
   }
   for (int r = 0; r < NR; ++r) row[r] = parameter_row<P>(s, i + r);
@@ -205,60 +221,47 @@ STPN_INLINE void forward_tile(const Synapses<Row<P>>& s, Lane<Row<P>>* const* la
     if constexpr (!UPDATE) return f;
     return updated<P>(f, lambda_at<P>(row[r], d), gamma_at<P>(row[r], d), load(pre[b] + d), kept[r][b], post[r][b], limit);
   };
-  if constexpr (UPDATE && P::norm == kNormPost) {
-    V<T> mm[NR][NB]{};
-    for (idx d = 0; d < Dp; d += L)
-      for (int r = 0; r < NR; ++r)
-        for (int b = 0; b < NB; ++b) {
-          const V<T> f = present(r, b, d), g = parameter<P>(row[r], d, kW) + f;
-          store(dst[r][b] + d, f);
-          mm[r][b] += g * g;
-        }
-    for (int r = 0; r < NR; ++r)
-      for (int b = 0; b < NB; ++b) {
-        set<P>(lanes[b]->eff, i + r, inverse_norm<P>(mm[r][b]));
-        eff[r][b] = factor<P>(lanes[b]->eff, i + r);
-      }
-  }
   for (idx d = 0; d < Dp; d += L) {
     for (int r = 0; r < NR; ++r) {
       const V<T> w = parameter<P>(row[r], d, kW);
       for (int b = 0; b < NB; ++b) {
-        V<T> f, g;
-        if constexpr (UPDATE && P::norm == kNormPost) {
-          f = load(dst[r][b] + d);
-        } else {
-          f = present(r, b, d);
-          if constexpr (UPDATE) store(dst[r][b] + d, f);
-        }
-        if constexpr (P::alpha) g = w + parameter<P>(row[r], d, kAlpha<P>) * f;
-        else if constexpr (P::norm == kNormPost) g = w + eff[r][b] * f;
-        else g = w + f;
-        gu[r][b] += g * load(u[b] + d);
-        if constexpr (P::norm != kNormNone) gg[r][b] += g * g;
-        if constexpr (P::power) gp[r][b] += abs(g) * load(u2[b] + d);
+        const V<T> f = present(r, b, d), input = load(u[b] + d);
+        if constexpr (UPDATE) store(dst[r][b] + d, f);
         if constexpr (P::norm == kNormPost) {
-          fu[r][b] += f * load(u[b] + d);
-          fg[r][b] += f * g;
-          if constexpr (P::power) fp[r][b] += f * sign<T>(g) * load(u2[b] + d);
+          // G is known only when all of the row's F is: sums of W and F, from which those of G follow.
+          gu[r][b] += w * input;
+          fu[r][b] += f * input;
+          fg[r][b] += w * f;
+          gg[r][b] += f * f;
+        } else {
+          const V<T> g = P::alpha ? w + parameter<P>(row[r], d, kAlpha<P>) * f : w + f;
+          gu[r][b] += g * input;
+          if constexpr (P::norm != kNormNone) gg[r][b] += g * g;
+          if constexpr (P::power) gp[r][b] += abs(g) * load(u2[b] + d);
         }
       }
     }
   }
   for (int r = 0; r < NR; ++r)
     for (int b = 0; b < NB; ++b) {
-      set<P>(lanes[b]->gu, i + r, total<P>(gu[r][b]));
-      if constexpr (P::norm != kNormNone) set<P>(lanes[b]->gg, i + r, total<P>(gg[r][b]));
+      Lane<T>& lane = *lanes[b];
+      if constexpr (P::norm == kNormPost) post_sums<P, UPDATE>(s, lane, i + r, gu[r][b], fu[r][b], fg[r][b], gg[r][b]);
+      else set<P>(lane.gu, i + r, total<P>(gu[r][b]));
+      if constexpr (P::norm == kNormPre) set<P>(lane.gg, i + r, total<P>(gg[r][b]));
+      if constexpr (P::norm == kNormPost && P::power) {
+        const V<T> eff = factor<P>(lane.eff, i + r);
+        const T* f_now = (UPDATE ? dst[r][b] : src[r][b]);
+        for (idx d = 0; d < Dp; d += L) {
+          const V<T> f = load(f_now + d), g = parameter<P>(row[r], d, kW) + eff * f, u_squared = load(u2[b] + d);
+          gp[r][b] += abs(g) * u_squared;
+          fp[r][b] += f * sign<T>(g) * u_squared;
+        }
+        set<P>(lane.fp, i + r, total<P>(fp[r][b]));
+      }
       if constexpr (P::power) {
         // Without a norm no row's power is needed by itself: one vector holds them all.
-        T* all = lanes[b]->gp;
-        if constexpr (P::norm == kNormNone) store(all, load(all) + gp[r][b]);
-        else set<P>(all, i + r, total<P>(gp[r][b]));
-      }
-      if constexpr (P::norm == kNormPost) {
-        set<P>(lanes[b]->fu, i + r, total<P>(fu[r][b]));
-        set<P>(lanes[b]->fg, i + r, total<P>(fg[r][b]));
-        if constexpr (P::power) set<P>(lanes[b]->fp, i + r, total<P>(fp[r][b]));
+        if constexpr (P::norm == kNormNone) store(lane.gp, load(lane.gp) + gp[r][b]);
+        else set<P>(lane.gp, i + r, total<P>(gp[r][b]));
       }
     }
 }
@@ -280,7 +283,7 @@ template <class P> STPN_INLINE void update_row(const Synapses<Row<P>>& s, Lane<R
     }
     store(dst + d, f);
   }
-  if constexpr (P::norm == kNormPost) set<P>(lane.eff, i, inverse_norm<P>(mm));
+  if constexpr (P::norm == kNormPost) set<P>(lane.eff, i, inverse_norm<P>(total<P>(mm)));
 }
 
 // n updates in a row, known from the forward pass: from F_t (in `from`) to F_{t+n}. Rows do not

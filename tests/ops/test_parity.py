@@ -178,7 +178,7 @@ def test_norm_clamp_granularity_and_masks(backend, dtype, kind, norm, clamp, stp
 @backend
 @dtypes
 @pytest.mark.parametrize("kind", ["f", "r"])
-@pytest.mark.parametrize("norm", ["pre", None])
+@pytest.mark.parametrize("norm", ["pre", "post", None])
 @pytest.mark.parametrize("clamp", [None, 0.3])
 @pytest.mark.parametrize("stp", ["synapse", "neuron", "uniform"])
 @pytest.mark.parametrize("masks", ["none", "reset"])
