@@ -16,7 +16,8 @@ from rich.console import Console
 
 from stpn.cli import COMMANDS, main
 from stpn.cli._progress import Bar
-from stpn.runs import Run, find, load_results
+from stpn.results import load_results
+from stpn.runs import Run, find
 from stpn.training import checkpoint
 
 TINY = ["--epochs", "2", "--train-size", "60", "--validation-size", "20", "--test-size", "20"]

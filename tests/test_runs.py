@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from stpn import experiments, runs
+from stpn import experiments, results, runs
 from stpn.errors import RunError, RunInUse
 from stpn.runs import Run
 
@@ -34,7 +34,7 @@ def row(step):
 
 
 def summary_of(run):
-    return {**runs.result_of(run).summary, "proficiency": 99.0, "finished": True}
+    return {**results.result_of(run).summary, "proficiency": 99.0, "finished": True}
 
 
 def test_create_and_open(tmp_path):
@@ -193,9 +193,11 @@ def test_find_is_sorted_and_does_not_look_inside_runs(tmp_path):
 def test_both_layouts_give_the_same_results(tmp_path):
     run = make_run(tmp_path / "runs" / "art" / "stpnr" / "seed3")
     run.write_summary(summary_of(run))
-    exported = runs.export(run, tmp_path / "results")
+    exported = results.export(run, tmp_path / "results")
     assert exported == tmp_path / "results" / "art" / "stpnr" / "seed3.json"
-    (from_run,), (from_file,) = (runs.load_results(tmp_path / name) for name in ("runs", "results"))
+    (from_run,), (from_file,) = (
+        results.load_results(tmp_path / name) for name in ("runs", "results")
+    )
     assert (from_run.task, from_run.model, from_run.seed) == ("art", "stpnr", 3)
     assert from_run.summary == from_file.summary
     assert from_run.config == from_file.config
@@ -205,7 +207,7 @@ def test_both_layouts_give_the_same_results(tmp_path):
 
 def test_an_unfinished_run_is_marked(tmp_path):
     make_run(tmp_path)
-    (result,) = runs.load_results(tmp_path)
+    (result,) = results.load_results(tmp_path)
     assert result.summary["finished"] is False
     assert result.summary["done"] == 3
     assert result.summary["protocol"] == 200
@@ -215,7 +217,7 @@ def test_an_unfinished_run_is_marked(tmp_path):
 
 def test_a_run_without_rows_has_no_figures(tmp_path):
     make_run(tmp_path, rows=0)
-    (result,) = runs.load_results(tmp_path)
+    (result,) = results.load_results(tmp_path)
     assert result.summary["proficiency"] is None
     assert result.summary["done"] == 0
 
@@ -227,17 +229,17 @@ def test_damage_is_reported_and_the_rest_still_read(tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "seed0.json").write_text('{"config": 1}')
     problems = []
-    assert [result.path.name for result in runs.load_results(tmp_path, problems)] == ["good"]
+    assert [result.path.name for result in results.load_results(tmp_path, problems)] == ["good"]
     assert len(problems) == 2
     assert "line 1: not a row of metrics" in problems[0]
     assert "seed0.json: damaged" in problems[1]
     with pytest.raises(RunError, match="line 1: not a row of metrics"):
-        runs.load_results(tmp_path)
+        results.load_results(tmp_path)
 
 
 def test_a_missing_root_is_said(tmp_path):
     with pytest.raises(RunError, match="does not exist"):
-        runs.load_results(tmp_path / "nowhere")
+        results.load_results(tmp_path / "nowhere")
 
 
 def test_export_is_thin_and_small(tmp_path):
@@ -246,7 +248,7 @@ def test_export_is_thin_and_small(tmp_path):
         for step in range(1, 5001):
             file.write(json.dumps({**row(step), "loss": 1 / 3}) + "\n")
     run.write_summary({**summary_of(run), "power_per_step": [1 / 3] * 200})
-    path = runs.export(run, tmp_path / "results")
+    path = results.export(run, tmp_path / "results")
     assert path.stat().st_size < 60_000
     curve = json.loads(path.read_text())["curve"]
     assert (curve["step"][0], curve["step"][-1], len(curve["step"])) == (1, 5000, 400)
@@ -254,7 +256,7 @@ def test_export_is_thin_and_small(tmp_path):
 
 @pytest.mark.parametrize(("length", "points"), [(0, 5), (3, 5), (5, 5), (6, 5), (1000, 7)])
 def test_thin(length, points):
-    kept = runs.thin(length, points)
+    kept = results.thin(length, points)
     assert len(kept) == min(length, points)
     assert kept == sorted(set(kept))
     if length:
@@ -263,12 +265,12 @@ def test_thin(length, points):
 
 def test_paper_figures_take_what_there_is():
     task = experiments.get("familiarity-infinite-r3")
-    assert runs.paper_figures(task, "stpnr") == {"proficiency": [99.99, 0.02]}
-    assert runs.paper_figures(task, "gru") is None
+    assert results.paper_figures(task, "stpnr") == {"proficiency": [99.99, 0.02]}
+    assert results.paper_figures(task, "gru") is None
 
 
 def test_runs_in_other_environments_are_exported_below_their_name(tmp_path):
     config = {"task": "gym", "env": "module:CartPole-v1", "model": "lstm", "seed": 4}
     run = Run.create(tmp_path / "run", config)
-    path = runs.export(run, tmp_path)
+    path = results.export(run, tmp_path)
     assert path == tmp_path / "gym/module-CartPole-v1/lstm/seed4.json"

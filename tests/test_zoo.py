@@ -13,7 +13,8 @@ from stpn import zoo
 from stpn.cli import main
 from stpn.errors import CheckpointError, ConfigError
 from stpn.experiments import default_config
-from stpn.runs import Run, load_results
+from stpn.results import load_results
+from stpn.runs import Run
 from stpn.tasks import art
 from stpn.training import session
 

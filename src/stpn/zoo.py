@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from stpn import experiments, paper
 from stpn._files import explain_os_errors, write_atomic
+from stpn._json import read_json, write_json
 from stpn.errors import CheckpointError, ConfigError
-from stpn.runs import Run, read_json, rounded, write_json
+from stpn.results import rounded
+from stpn.runs import Run
 
 if TYPE_CHECKING:
     from torch import nn

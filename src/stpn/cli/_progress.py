@@ -11,8 +11,9 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
+from stpn._json import json_safe
 from stpn.cli._format import duration
-from stpn.runs import Row, Run, json_safe
+from stpn.runs import Row, Run
 from stpn.training.loop import Reporter
 from stpn.training.trainer import Trainer
 

@@ -13,7 +13,8 @@ from rich.table import Table
 
 from stpn import experiments, paper
 from stpn.cli._format import figure
-from stpn.runs import find, load_results
+from stpn.results import load_results
+from stpn.runs import find
 from stpn.zoo import Card, pretrained
 
 

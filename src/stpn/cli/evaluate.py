@@ -24,8 +24,8 @@ class Evaluate:
 
 def run(arguments: list[str]) -> int:
     options = tyro.cli(Evaluate, args=arguments, prog="stpn eval")
+    from stpn._json import json_safe
     from stpn.cli._results import print_figures, print_summary
-    from stpn.runs import json_safe
     from stpn.zoo import pretrained
 
     shipped = not options.run.exists()

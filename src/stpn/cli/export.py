@@ -10,7 +10,8 @@ from typing import Annotated
 import tyro
 
 from stpn.errors import RunError, StpnError
-from stpn.runs import Run, export, find, keep
+from stpn.results import export, keep
+from stpn.runs import Run, find
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ import tyro
 
 from stpn.cli._format import duration, figure
 from stpn.cli._results import print_figures
-from stpn.runs import Run, result_of, thin
+from stpn.results import result_of, thin
+from stpn.runs import Run
 
 
 @dataclass(frozen=True)

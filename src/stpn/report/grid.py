@@ -15,7 +15,7 @@ from stpn import experiments
 from stpn.errors import ConfigError
 from stpn.report.statistics import Array, Estimate
 from stpn.report.style import TASK_ORDER, model_rank, task_rank
-from stpn.runs import RunResult, load_results
+from stpn.results import RunResult, load_results
 
 Quantity = Literal["proficiency", "power"]
 QUANTITIES: tuple[Quantity, ...] = ("proficiency", "power")

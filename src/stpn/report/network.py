@@ -17,7 +17,7 @@ from stpn.errors import StpnError
 from stpn.report.grid import Grid, run_reach
 from stpn.report.style import model_rank, model_style
 from stpn.report.verdicts import percent
-from stpn.runs import RunResult, kept_run
+from stpn.results import RunResult, kept_run
 
 if TYPE_CHECKING:
     from torch import Tensor

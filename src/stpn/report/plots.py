@@ -14,7 +14,7 @@ from stpn.report.statistics import Array
 from stpn.report.style import model_rank, model_style, task_style
 from stpn.report.tables import group_notes
 from stpn.report.verdicts import percent
-from stpn.runs import RunResult, thin
+from stpn.results import RunResult, thin
 
 CURVE_POINTS = 200
 POINTS_PER_RUN = 40

@@ -22,9 +22,10 @@ from typing import Any, ClassVar, Literal
 
 from stpn._extras import need
 from stpn._files import explain_os_errors
+from stpn._json import read_json, write_json
 from stpn.config import RunConfig, from_dict
 from stpn.errors import ConfigError, StpnError
-from stpn.runs import Row, Run, read_json, write_json
+from stpn.runs import Row, Run
 from stpn.scale.cluster import Resources, connected, require_room
 from stpn.scale.space import Space
 from stpn.training import session

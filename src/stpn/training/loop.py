@@ -17,8 +17,9 @@ from typing import Any
 
 import torch
 
+from stpn._json import json_safe
 from stpn.errors import CheckpointError, StpnError
-from stpn.runs import Run, json_safe
+from stpn.runs import Run
 from stpn.training import checkpoint, finite
 from stpn.training.trainer import Row, Trainer
 

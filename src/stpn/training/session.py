@@ -12,10 +12,12 @@ from typing import Any
 import torch
 
 from stpn import experiments
+from stpn._json import json_safe
 from stpn.config import RunConfig, from_dict
 from stpn.errors import ConfigError, RunError
 from stpn.ops.backends import use_backend
-from stpn.runs import Run, json_safe, paper_figures
+from stpn.results import paper_figures
+from stpn.runs import Run
 from stpn.training import checkpoint, provenance
 from stpn.training.loop import Loop, Reporter, Stop
 from stpn.training.trainer import Evaluation, Trainer
