@@ -152,7 +152,7 @@ template <class P, CellKind K> void backward(const Call& c) {
 }
 
 // A sequence of a lane across takes about `kAcross` of the time of a lane of its own, if F of all of
-// the lane still fits a cache. What the forward pass saved lies otherwise: its heading says how.
+// the lane still fits a cache.
 // A short sequence does not repay the way of its F into the lane and back.
 constexpr double kAcross = 0.75;
 constexpr idx kAcrossBytes = idx(1) << 20, kAcrossSteps = 8;
@@ -169,7 +169,7 @@ constexpr bool kHasAcross = kTriedAcross && K != CellKind::kLstm;
 template <bool BACKWARD, class P, CellKind K> bool goes_across(const Call& c) {
   using T = typename P::T;
   constexpr idx L = kLanes<T>;
-  if (BACKWARD && c.saved) return *at<T>(c.saved) == T(L);
+  if (BACKWARD && c.saved) return *at<T>(c.saved) == T(L);  // as the forward pass, by its heading
   const idx threads = threads_of(c);
   const idx D = K == CellKind::kModPlast || K == CellKind::kFastWeights ? c.H : c.I + (c.recurrent ? c.H : 0);
   const double along = double(ceil_div(c.B, threads)), across = kAcross * double(L * ceil_div(c.B / L, threads));

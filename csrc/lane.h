@@ -100,7 +100,7 @@ template <class P, CellKind K> Record record_layout(idx R, idx H) {
   return r;
 }
 
-// Typed view of a call with its parameters packed to whole vectors; shared by the team.
+// Typed view of a call with its parameters laid out for the sweeps; shared by the team.
 //
 // A strip is the same view of some rows of a plain feed-forward cell, numbered from zero: their
 // synapses, biases and records, and their place in the hidden state.
@@ -144,7 +144,7 @@ template <class P, CellKind K> struct Shared {
     first = from, units = Rn = to - from;
     s.R = to - from, s.Rp = padded<T>(to - from);
     s.parameters += from * s.Dp * kSlots<P>;
-    s.squares += from;
+    if constexpr (P::norm == kNormPost) s.squares += from;
     bias += from;
     idx* of_rows[] = {&record.n, &record.a, &record.eff, &record.fu, &record.fg, &record.gp, &record.fp};
     for (idx* offset : of_rows) *offset += from;
@@ -187,16 +187,19 @@ template <class P, CellKind K> struct Shared {
       repeat(ln_w, at<T>(call.ln_weight), H);
       repeat(ln_b, at<T>(call.ln_bias), H);
     } else {
-      for (idx i = 0; i < s.R; ++i)
+      for (idx i = 0; i < s.R; ++i) {
+        double square = 0;
         for (idx j = 0; j < s.D; ++j) {
           entry(i, j, kW) = w[i * s.D + j];
-          if constexpr (P::norm == kNormPost) squares[i] += w[i * s.D + j] * w[i * s.D + j];
+          square += double(w[i * s.D + j]) * double(w[i * s.D + j]);
           if constexpr (P::rates) {
             entry(i, j, kLambda) = lambda[i * call.lambda_sr + j * call.lambda_sc];
             entry(i, j, kGamma) = gamma[i * call.gamma_sr + j * call.gamma_sc];
           }
           if constexpr (P::alpha) entry(i, j, kAlpha<P>) = at<T>(call.alpha)[i * s.D + j];
         }
+        if constexpr (P::norm == kNormPost) squares[i] = T(square);
+      }
     }
     if (call.bias) repeat(bias, at<T>(call.bias), s.R);
     if (call.power_weight) repeat(power_weight, at<T>(call.power_weight), s.D);
@@ -208,7 +211,7 @@ template <class P, CellKind K> struct Shared {
 // Gradients that a member of the team adds up over its lanes; across, for each sequence by itself.
 template <class P, CellKind K> struct Gradients {
   using T = typename P::T;
-  T* synapses;  // as Synapses::parameters
+  T* synapses;  // (R, Dp / lanes, slots, lanes)
   T *bias, *v, *ln_w, *ln_b, *w_h, *d, *eta;  // (Rp), (Hp) x 3, (H, Hp), (wide) x 2
 
   void layout(Arena& a, const Shared<P, K>& sh) {

@@ -46,13 +46,14 @@ template <class P, CellKind K> class Member {
   }
 
  private:
-  // A segment of every lane should stay in the memory that it is given, unless that would make the
-  // checkpoints outgrow the segments. A short sequence is one segment.
+  // A segment of every lane should stay in the memory that it is given, but not be so short that there
+  // are many checkpoints. A short sequence is one segment.
   void plan_segments() {
-    const idx step = s.R * s.Dp * idx(sizeof(T)) * width;
+    const idx step = s.R * s.Dp * idx(sizeof(T)) * width, many = idx(64) << 20;
     idx root = 1;
     while (root * root < sh.T_) ++root;
-    const idx few = root < 4 ? root : root / 4 < 4 ? 4 : root / 4;
+    idx few = root < 4 ? root : root / 4 < 4 ? 4 : root / 4;
+    if (sh.T_ / few * step > many) few = root;  // with which segment and checkpoints take least
     every = c.segment_bytes / step;
     if (every < few) every = few;
     if (every > sh.T_) every = sh.T_;

@@ -64,9 +64,9 @@ template <class P> STPN_INLINE V<Row<P>> spread(Each<P> value) {
   if constexpr (P::across) return value;
   else return splat(value);
 }
-template <class P> STPN_INLINE Each<P> unspread(V<Row<P>> spread) {
-  if constexpr (P::across) return spread;
-  else return spread[0];
+template <class P> STPN_INLINE Each<P> unspread(V<Row<P>> v) {
+  if constexpr (P::across) return v;
+  else return v[0];
 }
 template <class P> STPN_INLINE Each<P> total(V<Row<P>> v) {
   if constexpr (P::across) return v;
@@ -175,20 +175,59 @@ template <class P> STPN_INLINE V<Row<P>> gamma_at(const Row<P>* row, idx d) {
 // In the sweeps all addresses are local variables: through a pointer to a lane the compiler would
 // have to load them again after each store.
 
+template <class P> STPN_INLINE bool for_all(decltype(Each<P>{} < Each<P>{}) holds) {
+  if constexpr (P::across) {
+    typedef int64_t Words __attribute__((vector_size(kVectorBytes)));
+    int64_t all = -1;
+    for (int k = 0; k < kVectorBytes / 8; ++k) all &= ((Words)holds)[k];
+    return all == -1;
+  } else {
+    return holds;
+  }
+}
+
 // Norm post, of row i: eff, and the sums of G = W + eff F, from W.u, F.u, W.F, F.F and W.W. An F that
-// no update made is taken as it is.
+// no update made is taken as it is. False where W and F cancel, or something is not finite: then the
+// sums must be taken of G itself.
 template <class P, bool UPDATE>
-STPN_INLINE void post_sums(const Synapses<Row<P>>& s, Lane<Row<P>>& lane, idx i, V<Row<P>> w_u, V<Row<P>> f_u,
+STPN_INLINE bool post_sums(const Synapses<Row<P>>& s, Lane<Row<P>>& lane, idx i, V<Row<P>> w_u, V<Row<P>> f_u,
                            V<Row<P>> w_f, V<Row<P>> f_f) {
+  using T = Row<P>;
   using E = Each<P>;
   const E wu = total<P>(w_u), fu = total<P>(f_u), wf = total<P>(w_f), ff = total<P>(f_f), ww = E{} + s.squares[i];
-  auto positive = [](E square) STPN_LAMBDA { return square < E{} ? E{} : square; };  // rounding may be below zero
-  if constexpr (UPDATE) set<P>(lane.eff, i, inverse_norm<P>(positive(ww + wf + wf + ff)));
-  const E eff = get<P>(lane.eff, i);
-  set<P>(lane.gu, i, wu + eff * fu);
-  set<P>(lane.gg, i, positive(ww + eff * (wf + wf + eff * ff)));
+  const E mm = ww + wf + wf + ff;
+  if constexpr (UPDATE) set<P>(lane.eff, i, inverse_norm<P>(mm));
+  const E eff = get<P>(lane.eff, i), gu = wu + eff * fu, gg = ww + eff * (wf + wf + eff * ff);
+  set<P>(lane.gu, i, gu);
+  set<P>(lane.gg, i, gg);
   set<P>(lane.fu, i, fu);
   set<P>(lane.fg, i, wf + eff * ff);
+  const T little = T(1) / 16;
+  return for_all<P>(mm >= little * (ww + ff)) && for_all<P>(gg >= little * (ww + eff * eff * ff)) && for_all<P>(gu == gu);
+}
+
+template <class P, bool UPDATE>
+__attribute__((noinline)) void post_sums_of_g(const Synapses<Row<P>>& s, Lane<Row<P>>& lane, idx i, const Row<P>* f_row) {
+  using T = Row<P>;
+  const T* row = parameter_row<P>(s, i);
+  V<T> mm{}, gu{}, gg{}, fu{}, fg{};
+  for (idx d = 0; UPDATE && d < s.Dp; d += kLanes<T>) {
+    const V<T> m = parameter<P>(row, d, kW) + load(f_row + d);
+    mm += m * m;
+  }
+  if constexpr (UPDATE) set<P>(lane.eff, i, inverse_norm<P>(total<P>(mm)));
+  const V<T> eff = factor<P>(lane.eff, i);
+  for (idx d = 0; d < s.Dp; d += kLanes<T>) {
+    const V<T> f = load(f_row + d), u = load(lane.u + d), g = parameter<P>(row, d, kW) + eff * f;
+    gu += g * u;
+    gg += g * g;
+    fu += f * u;
+    fg += f * g;
+  }
+  set<P>(lane.gu, i, total<P>(gu));
+  set<P>(lane.gg, i, total<P>(gg));
+  set<P>(lane.fu, i, total<P>(fu));
+  set<P>(lane.fg, i, total<P>(fg));
 }
 
 // F_t and the row sums. UPDATE = false where F_src is F_t already (the first step).
@@ -198,7 +237,8 @@ STPN_INLINE void forward_tile(const Synapses<Row<P>>& s, Lane<Row<P>>* const* la
   constexpr int L = kLanes<T>;
   const idx Dp = s.Dp;
   const V<T> limit = splat(s.clamp);
-  V<T> gu[NR][NB]{}, gg[NR][NB]{}, gp[NR][NB]{}, fu[NR][NB]{}, fg[NR][NB]{}, fp[NR][NB]{};
+  V<T> gu[NR][NB]{}, gg[NR][NB]{}, gp[NR][NB]{}, fp[NR][NB]{};
+  V<T> wu[NR][NB]{}, fu[NR][NB]{}, wf[NR][NB]{}, ff[NR][NB]{};  // norm post
   V<T> post[NR][NB], kept[NR][NB];
   const T *row[NR], *src[NR][NB], *pre[NB], *u[NB], *u2[NB];
   T* dst[NR][NB];
@@ -229,10 +269,10 @@ STPN_INLINE void forward_tile(const Synapses<Row<P>>& s, Lane<Row<P>>* const* la
         if constexpr (UPDATE) store(dst[r][b] + d, f);
         if constexpr (P::norm == kNormPost) {
           // G is known only when all of the row's F is: sums of W and F, from which those of G follow.
-          gu[r][b] += w * input;
+          wu[r][b] += w * input;
           fu[r][b] += f * input;
-          fg[r][b] += w * f;
-          gg[r][b] += f * f;
+          wf[r][b] += w * f;
+          ff[r][b] += f * f;
         } else {
           const V<T> g = P::alpha ? w + parameter<P>(row[r], d, kAlpha<P>) * f : w + f;
           gu[r][b] += g * input;
@@ -245,12 +285,16 @@ STPN_INLINE void forward_tile(const Synapses<Row<P>>& s, Lane<Row<P>>* const* la
   for (int r = 0; r < NR; ++r)
     for (int b = 0; b < NB; ++b) {
       Lane<T>& lane = *lanes[b];
-      if constexpr (P::norm == kNormPost) post_sums<P, UPDATE>(s, lane, i + r, gu[r][b], fu[r][b], fg[r][b], gg[r][b]);
-      else set<P>(lane.gu, i + r, total<P>(gu[r][b]));
+      const T* f_now = UPDATE ? dst[r][b] : src[r][b];
+      if constexpr (P::norm == kNormPost) {
+        if (!post_sums<P, UPDATE>(s, lane, i + r, wu[r][b], fu[r][b], wf[r][b], ff[r][b]))
+          post_sums_of_g<P, UPDATE>(s, lane, i + r, f_now);
+      } else {
+        set<P>(lane.gu, i + r, total<P>(gu[r][b]));
+      }
       if constexpr (P::norm == kNormPre) set<P>(lane.gg, i + r, total<P>(gg[r][b]));
       if constexpr (P::norm == kNormPost && P::power) {
         const V<T> eff = factor<P>(lane.eff, i + r);
-        const T* f_now = (UPDATE ? dst[r][b] : src[r][b]);
         for (idx d = 0; d < Dp; d += L) {
           const V<T> f = load(f_now + d), g = parameter<P>(row[r], d, kW) + eff * f, u_squared = load(u2[b] + d);
           gp[r][b] += abs(g) * u_squared;

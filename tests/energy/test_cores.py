@@ -127,3 +127,15 @@ def test_ignored_inputs(name: str) -> None:
         matrix = core.weight_l0 if name == "fastweights" else core.weight_ih_l0
         ignored = (x.square() - silent.square()) @ matrix[:, :INPUTS].detach().abs().sum(0)
         assert everything.power - meter.power == pytest.approx(ignored.mean().item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["stpnr", "fastweights"])
+def test_training_in_a_watch_that_began_without_it(name: str) -> None:
+    core = registry.build(name, INPUTS, HIDDEN, batch_first=True)
+    meter = EnergyMeter(core)
+    with torch.inference_mode():
+        meter.__enter__()
+        core(torch.randn(BATCH, STEPS, INPUTS))
+    core(torch.randn(BATCH, STEPS, INPUTS))[0].sum().backward()
+    meter.__exit__(None, None, None)
+    assert meter.power > 0

@@ -387,6 +387,48 @@ def test_synapses_that_are_all_zero(backend, dtype, kind, norm) -> None:
 
 
 @backend
+@dtypes
+@kinds
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("shape", [Shape(), SIDE_BY_SIDE], ids=str)
+@pytest.mark.parametrize("left", [0.0, 1e-3, 0.1])
+def test_a_short_term_part_that_cancels_the_weights(
+    backend, dtype, kind, norm, shape, left
+) -> None:
+    """Rows whose norm is a small part of those of W and F, or zero."""
+    case = make_case(kind, replace(shape, steps=1 if shape.batch == 3 else 8), norm=norm)
+    f0 = -case.tensors["weight"] * (1 - left * torch.rand_like(case.tensors["f0"]))
+    case = replace(case, tensors=case.tensors | {"f0": f0.expand_as(case.tensors["f0"]).clone()})
+    assert_parity(case, backend, dtype)
+
+
+@backend
+def test_one_synapse_per_neuron_whose_sign_changes(backend) -> None:
+    case = make_case("f", Shape(64, 50, 1, 16), norm="post", bias=False)
+    with torch.no_grad():
+        tensors = {n: v.float() for n, v in case.tensors.items()}
+        expected = case.outputs(reference, tensors, power=False)
+        with use_backend(backend):
+            actual = case.outputs(backends, tensors, power=False)
+    # A norm leaves such a synapse its sign, which rounding decides where it is near zero.
+    assert ((actual["y"] - expected["y"]).abs() > 1e-3).float().mean() < 1e-3
+
+
+@backend
+@kinds
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("shape", [Shape(), SIDE_BY_SIDE], ids=str)
+def test_what_is_finite_in_the_specification_is_finite(backend, kind, norm, shape) -> None:
+    case = make_case(kind, shape, norm=norm, clamp=0.5)
+    case.tensors["x"][1, 3, 2] = torch.inf
+    with torch.no_grad(), use_backend(backend):
+        actual = case.outputs(backends, case.tensors, power=False)
+    expected = case.outputs(reference, case.tensors, power=False)
+    for name, value in expected.items():
+        torch.testing.assert_close(actual[name], value, equal_nan=True, rtol=1e-8, atol=1e-8)
+
+
+@backend
 @kinds
 @pytest.mark.parametrize("shape", [Shape(), SIDE_BY_SIDE], ids=str)
 def test_an_old_state_may_be_nan(backend, kind, shape) -> None:

@@ -15,7 +15,7 @@ def test_adds_what_the_definition_says(dtype, inputs):
     torch.manual_seed(inputs)
     weight = torch.randn(5, inputs + 4, dtype=dtype)[:, :inputs]  # rows with gaps, as of W_x
     u = torch.randn(7, 3, inputs, dtype=dtype).transpose(0, 1)  # (B, T, D) in another order
-    counted = (torch.arange(inputs) % 3 > 0).to(dtype)
+    counted = (torch.arange(2 * inputs) % 3 > 0).to(dtype)[::2]  # not in one piece
     power = torch.rand(3, 7, dtype=dtype)
     with backends.use_backend("native"):
         for before in (power, power.t().contiguous().t()):  # it may be overwritten
@@ -29,6 +29,14 @@ def test_graph_on_demand():
     assert not backends.plus_static_power(*arguments, graph=False).requires_grad
     backends.plus_static_power(*arguments, graph=True).sum().backward()
     assert weight.grad.abs().sum() > 0
+
+
+def test_refuses_other_dtypes():
+    with backends.use_backend("native"), pytest.raises(TypeError, match="weight"):
+        backends.plus_static_power(
+            torch.rand(2, 3), torch.randn(2, 3, 4), torch.randn(5, 4).double(), torch.ones(4),
+            graph=False,
+        )  # fmt: skip
 
 
 def test_refuses_other_shapes():

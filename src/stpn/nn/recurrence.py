@@ -197,9 +197,11 @@ class Recurrence(nn.Module):
         like, weights = self._like(), {}
         for input_size, suffix in self._layers():
             size = input_size + self.hidden_size * self.recurrent
-            weights[suffix] = torch.ones(size, device=like.device, dtype=compute_dtype(like.dtype))
+            with torch.inference_mode(False):  # training may follow inside the same watch
+                counted = torch.ones(size, device=like.device, dtype=compute_dtype(like.dtype))
             if suffix in ("", "_l0", "_l0_reverse"):
-                weights[suffix][list(ignored)] = 0
+                counted[list(ignored)] = 0
+            weights[suffix] = counted
         self._power_observer, self._power_weights = observer, weights
 
     def _power_weight(self, suffix: str, x: Tensor) -> Tensor | None:

@@ -263,16 +263,21 @@ def fast_weights(
 
 
 def plus_static_power(power: Tensor, u: Tensor, weight: Tensor, power_weight: Tensor) -> Tensor:
-    """`power` (B, T) + `static_power(u, weight, power_weight)`, without gradients, in place.
+    """`power` (B, T) + `static_power(u, weight, power_weight)`, without gradients.
 
-    In torch's operations this would be an eighth of the time of metered Fast Weights on ART.
+    `power` may be overwritten. In torch's operations this would be an eighth of the time of metered
+    Fast Weights on ART.
     """
     (batch, steps), (rows, inputs) = power.shape, weight.shape
-    check(u, u=(u, (batch, steps, inputs)), power_weight=(power_weight, (inputs,)))
-    power, u, weight = power.detach().contiguous(), in_rows(u), in_rows(weight)
+    check(
+        u, u=(u, (batch, steps, inputs)), power=(power, (batch, steps)),
+        weight=(weight, (rows, inputs)), power_weight=(power_weight, (inputs,)),
+    )  # fmt: skip
+    power, power_weight = power.detach().contiguous(), power_weight.contiguous()
+    u, weight = in_rows(u), in_rows(weight)
     _native.add_static_power(
         power.data_ptr(), u.data_ptr(), u.stride(0), u.stride(1), weight.data_ptr(),
-        weight.stride(0), power_weight.contiguous().data_ptr(), batch, steps, inputs, rows,
+        weight.stride(0), power_weight.data_ptr(), batch, steps, inputs, rows,
         u.dtype == torch.float64,
     )  # fmt: skip
     return power
