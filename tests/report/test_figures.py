@@ -127,3 +127,19 @@ def test_a_suffix_in_the_name_is_not_doubled(full_grid: Grid, tmp_path: Path) ->
 )
 def test_axes_have_room_for_large_numbers(value: float, text: str) -> None:
     assert figures.short_number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("span", "labels"),
+    [
+        ((3, 150), [5, 10, 20, 50, 100]),
+        ((0.5, 900), [1, 10, 100]),
+        ((0.003, 3000), [0.01, 0.1, 1, 10, 100, 1000]),
+    ],
+)
+def test_labels_of_logarithmic_axes_have_room(span, labels) -> None:
+    axes = Figure().subplots()
+    axes.set_yscale("log")
+    axes.set_ylim(*span)
+    figures.plain_log_labels(axes)
+    assert [tick for tick in axes.get_yticks() if span[0] <= tick <= span[1]] == labels

@@ -133,7 +133,6 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     axes.set_ylabel(panel.y_label, labelpad=2)
     if panel.log_y:
         axes.set_yscale("log")
-        _plain_log_labels(axes)
     axes.locator_params(axis="x", integer=True, nbins=4)
     for curve in panel.curves:
         _draw_curve(axes, curve)
@@ -144,7 +143,9 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     else:
         for reference in panel.references:
             _draw_point_reference(axes, reference)
-    if panel.y_label == "power" and not panel.log_y:
+    if panel.log_y:
+        plain_log_labels(axes)
+    elif panel.y_label == "power":
         axes.set_ylim(bottom=0)
     _short_thousands(axes)
 
@@ -255,11 +256,14 @@ def _legend_columns(handles: list[Line2D], width: float) -> int:
     return math.ceil(len(handles) / rows)
 
 
-def _plain_log_labels(axes: Axes) -> None:
-    """1, 2, 5, 10, ... in plain numbers: a decade or two is easier to read that way."""
+def plain_log_labels(axes: Axes) -> None:
+    """1, 2, 5, 10, ... in plain numbers on a scale of few decades, else powers of ten."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=8))
+    low, high = axes.get_ylim()
+    few = high / low < 10**2.5
+    locator = LogLocator(subs=(1.0, 2.0, 5.0), numticks=8) if few else LogLocator(numticks=6)
+    axes.yaxis.set_major_locator(locator)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
 
