@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 # Test workers share the cores: one thread each, also in the processes that they start. It must be
@@ -12,6 +13,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 import pytest
 import torch
+
+# In the background of a shell Ctrl-C is ignored, which programs that tests start would inherit.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
