@@ -153,7 +153,7 @@ def assert_parity(case: Case, backend: str, dtype: torch.dtype, power: bool = Tr
     allowance = {}
     if dtype == torch.float32:  # some cases amplify rounding: what it does to the specification
         rounded = case.run(reference, dtype, power)
-        allowance = {name: 10 * distance(rounded[name], expected[name]) for name in expected}
+        allowance = {name: 30 * distance(rounded[name], expected[name]) for name in expected}
     with use_backend(backend):
         actual = case.run(backends, dtype, power)
     assert_near(actual, expected, dtype, allowance)
