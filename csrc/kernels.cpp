@@ -152,8 +152,7 @@ template <class P, CellKind K> void backward(const Call& c) {
 }
 
 // A sequence of a lane across takes about `kAcross` of the time of a lane of its own, if F of all of
-// the lane still fits a cache.
-// A short sequence does not repay the way of its F into the lane and back.
+// the lane still fits a cache. A short one does not repay the way of its F into the lane and back.
 constexpr double kAcross = 0.75;
 constexpr idx kAcrossBytes = idx(1) << 20, kAcrossSteps = 8;
 
@@ -163,8 +162,7 @@ constexpr bool kTriedAcross = true;
 #else
 constexpr bool kTriedAcross = kVectorBytes == 32;
 #endif
-template <class P, CellKind K>
-constexpr bool kHasAcross = kTriedAcross && K != CellKind::kLstm;
+template <CellKind K> constexpr bool kHasAcross = kTriedAcross && K != CellKind::kLstm;
 
 template <bool BACKWARD, class P, CellKind K> bool goes_across(const Call& c) {
   using T = typename P::T;
@@ -190,7 +188,7 @@ template <bool BACKWARD, class P, CellKind K> void run_as(const Call& c) {
 }
 
 template <bool BACKWARD, class P, CellKind K> void run(const Call& c) {
-  if constexpr (kHasAcross<P, K>)
+  if constexpr (kHasAcross<K>)
     if (goes_across<BACKWARD, P, K>(c)) return run_as<BACKWARD, typename P::Across, K>(c);
   run_as<BACKWARD, P, K>(c);
 }

@@ -143,3 +143,11 @@ def test_labels_of_logarithmic_axes_have_room(span, labels) -> None:
     axes.set_ylim(*span)
     figures.plain_log_labels(axes)
     assert [tick for tick in axes.get_yticks() if span[0] <= tick <= span[1]] == labels
+
+
+def test_no_axis_goes_beyond_all_right(tmp_path: Path) -> None:
+    for seed, accuracy in enumerate((40.0, 100.0)):
+        write_result(tmp_path, "art", "stpnr", seed, proficiency=accuracy)
+    plot = next(plot for plot in plots(collect(tmp_path)) if plot.number == 1)
+    (axes,) = figures.draw(plot).axes
+    assert max(plot.panels[0].curves[0].high) > 102 >= axes.get_ylim()[1] >= 100
