@@ -59,6 +59,7 @@ class Task:
     """The same for one model of the task."""
     protocols: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The same for one value of the config's field `protocol`, if it has one."""
+    reference: str | None = None  # "module:function": proficiency by the name of a known policy
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -69,6 +70,10 @@ class Task:
 
     def trainer_class(self) -> type[Trainer]:
         return _resolve(self.trainer)
+
+    def reference_points(self) -> Mapping[str, float]:
+        """What a reader holds proficiency against; empty where there is nothing but the paper."""
+        return _resolve(self.reference)() if self.reference else {}
 
     def build_trainer(self, config: RunConfig, *, plain: bool = False) -> Trainer:
         """The one around RLlib if the settings say so; the task's own if not, or if `plain`."""
@@ -149,6 +154,7 @@ TASKS: Mapping[str, Task] = {
             trainer="stpn.training.reinforcement:MazeTrainer",
             model_settings={"stpnr": {"norm": "post", "clamp": 1.0}},
             protocols={"paper": MAZE_OF_THE_PAPER},
+            reference="stpn.tasks.maze_reference:reference_points",
         ),
         Task(
             name="maze-ablation",
@@ -161,6 +167,7 @@ TASKS: Mapping[str, Task] = {
             config="stpn.training.rl_config:MazeConfig",
             trainer="stpn.training.reinforcement:MazeTrainer",
             protocols={"paper": MAZE_OF_THE_PAPER},
+            reference="stpn.tasks.maze_reference:reference_points",
         ),
         Task(
             name="pong",

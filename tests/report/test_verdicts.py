@@ -151,3 +151,9 @@ def test_the_edge_of_the_spread_is_within(tmp_path: Path, ours: float, verdict: 
 )
 def test_a_small_figure_is_not_written_as_zero(values, text):
     assert figure_text(Estimate(values), 1) == text
+
+
+def test_the_maze_names_its_reference_points(tmp_path: Path) -> None:
+    (line,) = verdict(collect(tmp_path), "maze").figures
+    assert line.endswith("reward: random policy 5.5, oracle that knows the reward cell 270.4")
+    assert verdict(collect(tmp_path), "art").figures == ()

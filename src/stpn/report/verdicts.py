@@ -164,7 +164,7 @@ def verdict(grid: Grid, task: str) -> TaskVerdict:
         title=experiment.title,
         headline=_headline(claims, claim, partial, started=any(g.runs for g in groups)),
         claim=claim,
-        figures=_main_figures(grid.group(task, experiment.models[0])),
+        figures=_main_figures(grid.group(task, experiment.models[0])) + _reference_points(task),
         rankings=rankings,
         counts=counts,
         runs_complete=min(complete, wanted),
@@ -192,6 +192,14 @@ def _main_figures(group: Group) -> tuple[str, ...]:
             text += f": {kind.sign} {kind.words}"
         lines.append(f"{text} ‡" if group.deviations else text)
     return tuple(lines)
+
+
+def _reference_points(task: str) -> tuple[str, ...]:
+    points = experiments.get(task).reference_points()
+    named = ", ".join(
+        f"{name} {value:.{decimals(task, 'proficiency')}f}" for name, value in points.items()
+    )
+    return (f"Reference points of the {_plain(task)}: {named}",) if points else ()
 
 
 def figure_text(estimate: Estimate, places: int) -> str:

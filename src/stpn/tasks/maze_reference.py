@@ -77,6 +77,6 @@ def expected_reward(policy: Policy, *, steps: int = 200, reward: float = 10.0) -
 def reference_points() -> dict[str, float]:
     """Expected reward of the random policy and of the oracle."""
     return {
-        "random": expected_reward(random_policy()),
-        "oracle": expected_reward(oracle_policy()),
+        "random policy": expected_reward(random_policy()),
+        "oracle that knows the reward cell": expected_reward(oracle_policy()),
     }
