@@ -259,6 +259,8 @@ class TestLook:
     def test_show_what_is_no_run(self, tmp_path, capsys):
         assert main(["show", str(tmp_path)]) == 1
         assert "is not a run" in capsys.readouterr().err
+        assert main(["show", str(tmp_path / "none")]) == 1
+        assert "there is no run at" in capsys.readouterr().err
 
     def test_eval_repeats_the_summary_and_changes_nothing(self, finished, capsys):
         before = {p: p.stat().st_mtime_ns for p in finished.iterdir()}

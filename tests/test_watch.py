@@ -167,3 +167,16 @@ def test_command(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (maze / "episode.gif").exists()
     assert main(["watch", str(maze), "--steps", "5"]) == 0
     assert "5 steps (the episode went on), reward" in capsys.readouterr().out
+
+
+def test_a_network_of_the_package_plays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["watch", "maze-stpnr", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["path"] == "maze-stpnr.gif"
+    assert told["reward"] >= 50  # untrained, nine episodes of ten earn less than 20
+    assert (tmp_path / "maze-stpnr.gif").exists()
+    assert main(["watch", "maze-stpn"]) == 1
+    assert "has that name (did you mean maze-stpnr?); `stpn list`" in capsys.readouterr().err

@@ -163,9 +163,16 @@ class TestOfThePackage:
         assert summary["proficiency"] >= 98.5
         assert summary["seconds"] is None
 
+    def test_show_prints_the_card(self, capsys):
+        card = stpn.pretrained.card("art-stpnr")
+        assert main(["show", "art-stpnr"]) == 0
+        assert capsys.readouterr().out == f"{card}\n"
+        assert main(["show", "art-stpnr", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == dataclasses.asdict(card)
+
     def test_what_is_neither_run_nor_network(self, capsys):
         assert main(["eval", "art-ltsm"]) == 1
-        assert "no network of the package has that name (they are: art-" in capsys.readouterr().err
+        assert "no network of the package has that name" in capsys.readouterr().err
 
     def test_a_run_directory_of_that_name_goes_first(self, runs, tmp_path, monkeypatch, capsys):
         shutil.copytree(runs / "art/lstm/seed0", tmp_path / "art-stpnr")

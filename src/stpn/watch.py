@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stpn import zoo
 from stpn._extras import need
 from stpn._files import explain_os_errors
 from stpn.errors import ConfigError, StpnError
 from stpn.tasks import pendulum, pong
-from stpn.training import environments, session
+from stpn.training import environments
 from stpn.training.evaluation import Player
 from stpn.training.reinforcement import (
     GymTrainer,
@@ -48,7 +49,7 @@ class Watched:
 
 
 def record(
-    run: str | Path,
+    source: str | Path,
     out: str | Path,
     *,
     seed: int = 0,
@@ -56,7 +57,7 @@ def record(
     fps: float | None = None,
     greedy: bool | None = None,
 ) -> Watched:
-    """Let the network of a run play and write what is seen to `out` (.gif or .mp4).
+    """Let the network of a run, or one of the package, play, and write what is seen to `out`.
 
     `steps` is the longest that is shown, `fps` the speed (None: the task's own), `greedy` whether
     the most likely actions are taken (None: as the task measures).
@@ -67,7 +68,7 @@ def record(
     if steps < 1:
         raise ConfigError(f"steps must be >= 1, not {steps}")
     need("imageio", extra="rl")
-    with session.restored(run) as trainer:
+    with zoo.opened(source) as trainer:
         if not isinstance(trainer, ReinforcementTrainer):
             raise ConfigError(f"{trainer.config.task} has no episodes to watch, only sequences")
         scene = _scene(trainer)

@@ -12,8 +12,10 @@ both from a run (`stpn export RUNS --networks DIRECTORY`). Reading cards needs n
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from stpn import experiments, paper
 from stpn._files import explain_os_errors, write_atomic
 from stpn._json import read_json, write_json
-from stpn.errors import CheckpointError, ConfigError
+from stpn.errors import CheckpointError, ConfigError, RunError
 from stpn.results import rounded
 from stpn.runs import Run
 
@@ -96,10 +98,7 @@ class Shelf:
         Networks of supervised tasks take x (B, T, I) and give logits; those of reinforcement
         learning are agents (`stpn.training.agent.Agent`).
         """
-        from stpn.training import session
-
-        with session.built(self._config(name), plain=True) as trainer:
-            self._load(name, trainer)
+        with self.restored(name) as trainer:
             return trainer.model.eval()
 
     def names(self) -> list[str]:
@@ -124,16 +123,19 @@ class Shelf:
 
         `settings` change the configuration: with `final_episodes=200` it is a quick look.
         """
-        from stpn.training import session
-
-        with session.built(self._config(name, **settings), plain=True) as trainer:
-            self._load(name, trainer)
+        with self.restored(name, **settings) as trainer:
             return trainer, trainer.evaluate()
 
-    def _config(self, name: str, **settings: Any) -> RunConfig:
+    @contextmanager
+    def restored(self, name: str, **settings: Any) -> Iterator[Trainer]:
+        """The trainer of a network's run with its trained weights, to look at, measure or use."""
         from stpn.config import from_dict
+        from stpn.training import session
 
-        return from_dict({**self.card(name).config, **settings})
+        config = from_dict({**self.card(name).config, **settings})
+        with session.built(config, plain=True) as trainer:
+            self._load(name, trainer)
+            yield trainer
 
     def _load(self, name: str, trainer: Trainer) -> None:
         from safetensors.torch import load
@@ -149,6 +151,32 @@ class Shelf:
 
 
 pretrained = Shelf()
+
+
+def is_shipped(source: str | Path) -> bool:
+    """Whether this names a network of the package; if not, it is the directory of a run."""
+    if Path(source).exists():
+        return False
+    if str(source) not in (known := pretrained.names()):
+        close = difflib.get_close_matches(str(source), known, n=1)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        raise RunError(
+            f"there is no run at {source}, and no network of the package has that name{hint}; "
+            "`stpn list` names them, `stpn list --runs` the runs"
+        )
+    return True
+
+
+def settings_of(source: str | Path) -> dict[str, Any]:
+    """The configuration of a run, or of the run that a network of the package comes from."""
+    return pretrained.card(str(source)).config if is_shipped(source) else Run.open(source).config
+
+
+def opened(source: str | Path) -> AbstractContextManager[Trainer]:
+    """The trainer of a run, or of a network of the package, with the network as it was trained."""
+    from stpn.training import session
+
+    return pretrained.restored(str(source)) if is_shipped(source) else session.restored(source)
 
 
 class TooLarge(ConfigError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ import torch
 
 pytest.importorskip("matplotlib")
 
+import stpn
+from stpn.cli import main
 from stpn.errors import ConfigError, StpnError
 from stpn.plasticity import trace
 from stpn.report import synapses
@@ -88,3 +91,15 @@ def test_uniform_rates_are_one_dot(trained: Path) -> None:
 def test_a_model_without_such_synapses_is_refused(trained: Path, read) -> None:
     with pytest.raises(StpnError, match="no synapses with lambda and gamma"):
         read(trained / "art/lstm/seed0")
+
+
+def test_a_network_of_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    network: Any = stpn.pretrained("art-stpnr")
+    rates = synapses.read_rates("art-stpnr")
+    np.testing.assert_array_equal(rates.gamma, network.core.gamma_l0.detach().double().numpy())
+    assert main(["figure", "synapses", "art-stpnr"]) == 0
+    assert capsys.readouterr().out.split() == ["synapses.svg", "synapses.png"]
+    assert "Network of the package: art-stpnr." in (tmp_path / "synapses.svg").read_text()

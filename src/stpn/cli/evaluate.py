@@ -9,8 +9,6 @@ from typing import Annotated, Any
 
 import tyro
 
-from stpn.errors import RunError
-
 
 @dataclass(frozen=True)
 class Evaluate:
@@ -26,14 +24,9 @@ def run(arguments: list[str]) -> int:
     options = tyro.cli(Evaluate, args=arguments, prog="stpn eval")
     from stpn._json import json_safe
     from stpn.cli._results import print_figures, print_summary
-    from stpn.zoo import pretrained
+    from stpn.zoo import is_shipped, pretrained
 
-    shipped = not options.run.exists()
-    if shipped and str(options.run) not in (known := pretrained.names()):
-        raise RunError(
-            f"there is no run at {options.run}, and no network of the package has that name "
-            f"(they are: {', '.join(known)})"
-        )
+    shipped = is_shipped(options.run)
     summary = _shipped(str(options.run)) if shipped else _trained(options.run)
     if options.json:
         print(json.dumps(json_safe(summary), allow_nan=False))

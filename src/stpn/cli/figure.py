@@ -14,7 +14,7 @@ class Synapses:
     """Every efficacy G while a sequence is read: one panel a neuron, synapses down, time across."""
 
     run: Annotated[Path, tyro.conf.Positional]
-    """Directory of the run."""
+    """Directory of the run, or the name of a network of the package (`stpn list`)."""
     sequence: str | None = None
     """What an associative retrieval network reads. None: c9k8j3??k."""
     layer: int = 1
@@ -28,7 +28,7 @@ class Rates:
     """The learnt lambda and gamma: one dot a synapse, one colour a neuron."""
 
     run: Annotated[Path, tyro.conf.Positional]
-    """Directory of the run."""
+    """Directory of the run, or the name of a network of the package (`stpn list`)."""
     layer: int = 1
     """Which layer of the core."""
     out: Path = Path("rates")
@@ -40,9 +40,7 @@ def run(arguments: list[str]) -> int:
         {"synapses": Synapses, "rates": Rates}, args=arguments, prog="stpn figure"
     )
     from stpn.report import figures, synapses
-    from stpn.runs import Run
 
-    found = Run.open(options.run)
     if isinstance(options, Synapses):
         reading = synapses.read_synapses(options.run, options.sequence, layer=options.layer)
         picture, title = (
@@ -53,6 +51,6 @@ def run(arguments: list[str]) -> int:
     else:
         picture = synapses.draw_rates(synapses.read_rates(options.run, layer=options.layer))
         title, words = "Learnt rates", "Learnt lambda and gamma of"
-    for path in figures.save(picture, options.out, title, synapses.describe(found, words)):
+    for path in figures.save(picture, options.out, title, synapses.describe(options.run, words)):
         print(path)
     return 0

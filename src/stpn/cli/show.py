@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +13,7 @@ from stpn.cli._format import duration, figure
 from stpn.cli._results import print_figures
 from stpn.results import result_of, thin
 from stpn.runs import Run
+from stpn.zoo import is_shipped, pretrained
 
 
 @dataclass(frozen=True)
@@ -20,13 +21,17 @@ class Show:
     """What a run is, how far it got, its figures beside the paper's."""
 
     run: Annotated[Path, tyro.conf.Positional]
-    """Directory of the run."""
+    """Directory of the run, or the name of a network of the package (`stpn list`)."""
     json: bool = False
-    """Print JSON: status, configuration, summary, last row."""
+    """Print JSON: status, configuration, summary, last row; of a network its card."""
 
 
 def run(arguments: list[str]) -> int:
     options = tyro.cli(Show, args=arguments, prog="stpn show")
+    if is_shipped(options.run):
+        card = pretrained.card(str(options.run))
+        print(json.dumps(asdict(card)) if options.json else card)
+        return 0
     found = Run.open(options.run)
     result, rows, status = result_of(found), found.metrics(), found.status
     if options.json:

@@ -13,12 +13,12 @@ import tyro
 
 @dataclass(frozen=True)
 class Watch:
-    """One episode of a run's agent as GIF or MP4, with the power of its core at each step."""
+    """One episode of a trained agent as GIF or MP4, with the power of its core at each step."""
 
     run: Annotated[Path, tyro.conf.Positional]
-    """Directory of the run."""
+    """Directory of the run, or the name of a network of the package (`stpn list`)."""
     out: Path | None = None
-    """File to write, .gif or .mp4. None: episode.gif in the run's directory."""
+    """File to write, .gif or .mp4. None: episode.gif beside the run, or NETWORK.gif here."""
     seed: int = 0
     """Which episode."""
     steps: int = 1000
@@ -34,10 +34,12 @@ class Watch:
 def run(arguments: list[str]) -> int:
     options = tyro.cli(Watch, args=arguments, prog="stpn watch")
     from stpn import watch
+    from stpn.zoo import is_shipped
 
+    beside = Path(f"{options.run}.gif") if is_shipped(options.run) else options.run / "episode.gif"
     watched = watch.record(
         options.run,
-        options.out or options.run / "episode.gif",
+        options.out or beside,
         seed=options.seed,
         steps=options.steps,
         fps=options.fps,

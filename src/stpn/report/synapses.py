@@ -1,7 +1,8 @@
 """Figures 5 and 6: the efficacies of a network while it reads, and the rates that it has learnt.
 
-For any run with plastic synapses and a checkpoint. What is read depends on the task: a sequence of
-letters and digits for associative retrieval, the first vectors of a stream for familiarity.
+For any run with plastic synapses and a checkpoint, and for networks of the package. What is read
+depends on the task: a sequence of letters and digits for associative retrieval, the first vectors
+of a stream for familiarity.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from stpn.errors import ConfigError, StpnError
 from stpn.report.figures import TEXT_WIDTH, new_figure, paper_style
 from stpn.report.statistics import Array
 from stpn.report.style import model_style
-from stpn.runs import Run
+from stpn.zoo import is_shipped, opened, settings_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,14 +61,14 @@ class Rates:
     rows: tuple[str, ...]
 
 
-def read_synapses(path: str | Path, sequence: str | None = None, *, layer: int = 1) -> Reading:
-    """Let the network of a run read a sequence."""
+def read_synapses(source: str | Path, sequence: str | None = None, *, layer: int = 1) -> Reading:
+    """Let the network of a run, or one of the package, read a sequence."""
     from stpn.tasks import familiarity
 
-    run = Run.open(path)
-    task = str(run.config["task"])
+    config = settings_of(source)
+    task = str(config["task"])
     if task == "art":
-        return read_art(_core(run), EXAMPLE if sequence is None else sequence, layer=layer)
+        return read_art(_core(source), EXAMPLE if sequence is None else sequence, layer=layer)
     if not task.startswith("familiarity"):
         raise StpnError(
             f"a {task} network reads what its environment shows it, so there is no sequence to "
@@ -75,12 +76,11 @@ def read_synapses(path: str | Path, sequence: str | None = None, *, layer: int =
         )
     if sequence is not None:
         raise ConfigError("a sequence can be given for associative retrieval only")
-    config = run.config
     stream = familiarity.sequence(
         FAMILIARITY_STEPS, config["input_size"], config["distance"], config["probability"]
     )
     steps = tuple("r" if label else "n" for label in stream.labels.tolist())  # repeated, new
-    return _trace(_core(run), stream.x, steps, ((0, "inputs"),), layer)
+    return _trace(_core(source), stream.x, steps, ((0, "inputs"),), layer)
 
 
 def read_art(core: RecurrentCore, text: str = EXAMPLE, *, layer: int = 1) -> Reading:
@@ -116,9 +116,9 @@ def _trace(
     return Reading(g, steps, groups, _row_names(core, g.shape[1]))
 
 
-def read_rates(path: str | Path, *, layer: int = 1) -> Rates:
-    """The learnt lambda and gamma of a run."""
-    return rates_of(_core(Run.open(path)), layer=layer)
+def read_rates(source: str | Path, *, layer: int = 1) -> Rates:
+    """The learnt lambda and gamma of a run, or of a network of the package."""
+    return rates_of(_core(source), layer=layer)
 
 
 def rates_of(core: RecurrentCore, *, layer: int = 1) -> Rates:
@@ -202,21 +202,22 @@ def draw_rates(rates: Rates) -> Figure:
         return figure
 
 
-def describe(run: Run, what: str) -> str:
-    """Caption of a figure of one run."""
-    name = model_style(str(run.config["model"])).name
-    return f"{what} {name} on {run.config['task']}, seed {run.config['seed']}. Run: {run.path}."
+def describe(source: str | Path, what: str) -> str:
+    """Caption of a figure of one network."""
+    config = settings_of(source)
+    name = model_style(str(config["model"])).name
+    origin = "Network of the package" if is_shipped(source) else "Run"
+    return f"{what} {name} on {config['task']}, seed {config['seed']}. {origin}: {source}."
 
 
-def _core(run: Run) -> RecurrentCore:
+def _core(source: str | Path) -> RecurrentCore:
     from stpn.nn.stpn import STPNf, STPNl, STPNr
-    from stpn.training.session import restored
 
-    with restored(run.path) as trainer:
+    with opened(source) as trainer:
         core: Any = getattr(trainer.model, "core", None)
     if not isinstance(core, STPNf | STPNr | STPNl):
         raise StpnError(
-            f"{run.path} is a run of {run.config['model']}, which has no synapses with lambda "
+            f"{source} is of the model {trainer.config.model}, which has no synapses with lambda "
             "and gamma; the models stpnr, stpnf, stpnl, ustpnr and ustpnf have"
         )
     return core
