@@ -56,7 +56,8 @@ template <class T> struct Neurons : Lane<T> {  // a lane with its neurons' state
   T* z;          // (Rp + lanes) pre-activations, or gradients of them
   T* act;        // (Rp + lanes) activations of rows
   T *dh, *dc;    // (Hp) carried back from the step after
-  T *p, *q, *dp; // (Hp) Fast Weights' pre-activations
+  T *p, *q;      // (Hp) Fast Weights' pre-activations; q: also tanh(c) of gates
+  T* dp;         // (Hp) gradient of an inner cell's input
   T *x_own, *y_own, *dy_own;  // (Hp) across: inputs of an inner cell, outputs and their gradients
   T* f_own;      // (R, Dp)
   const T* record;  // saved values of the present step

@@ -36,11 +36,10 @@ template <> struct Vec<double> {
   typedef int64_t bits __attribute__((vector_size(kVectorBytes)));
 };
 template <class T> using V = typename Vec<T>::type;
-template <class T> using Bits = typename Vec<T>::bits;
 
 template <class T> constexpr int kLanes = kVectorBytes / int(sizeof(T));
 
-// Rows are padded with zeros to whole vectors: no kernel has a tail.
+// Rows are padded with zeros to whole vectors: no sweep over synapses has a tail.
 template <class T> STPN_INLINE idx padded(idx n) { return (n + kLanes<T> - 1) / kLanes<T> * kLanes<T>; }
 
 template <class T> STPN_INLINE V<T> load(const T* p) {

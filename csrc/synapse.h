@@ -11,7 +11,8 @@
 //                its gradient stay exact
 //     no norm:   kept = eff = 1
 // The update that ends step t-1 is carried out at the start of step t, in the same sweep as the sums
-// of step t: F is read and written once per step.
+// of step t: F is read and written once per step. (Norm post reads it again for power, and where W
+// and F cancel.)
 #pragma once
 
 #include "layout.h"

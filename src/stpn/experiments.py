@@ -5,8 +5,8 @@ trained on it and how large, which settings differ from the defaults, and where 
 The code is named by strings, "module:attribute", and imported when it is needed: listing the
 experiments needs no torch.
 
-To add a task: a subclass of `stpn.config.RunConfig` (its settings), a `stpn.training.Trainer` built
-from that config (its work), and one entry here.
+To add a task: a subclass of `stpn.config.RunConfig` (its settings), a
+`stpn.training.trainer.Trainer` built from that config (its work), and one entry here.
 """
 
 from __future__ import annotations
@@ -179,7 +179,6 @@ TASKS: Mapping[str, Task] = {
             hidden_sizes={"stpnr": 64, "lstm": 48},
             config="stpn.training.rl_config:PongConfig",
             trainer="stpn.training.reinforcement:PongTrainer",
-            settings={"lr": 0.0007},
             model_settings={"lstm": {"lr": 0.0001}},
         ),
         Task(
@@ -218,7 +217,8 @@ def get(name: str) -> Task:
 
 
 def default_config(task: str, model: str | None = None, **settings: Any) -> RunConfig:
-    """The paper's settings for a model on a task, changed by `settings`.
+    """The default settings for a model on a task, changed by `settings`: the paper's, where the
+    task has no protocols to choose from, or with `protocol="paper"`.
 
     Without `model`, the first of the task's models: the one that the paper is about.
     """

@@ -162,7 +162,7 @@ def is_shipped(source: str | Path) -> bool:
         hint = f" (did you mean {close[0]}?)" if close else ""
         raise RunError(
             f"there is no run at {source}, and no network of the package has that name{hint}; "
-            "`stpn list` names them, `stpn list --runs` the runs"
+            "`stpn list` names them, `stpn list --runs DIRECTORY` the runs"
         )
     return True
 

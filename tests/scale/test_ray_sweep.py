@@ -14,7 +14,7 @@ import torch
 
 from stpn import experiments
 from stpn.runs import Run
-from stpn.scale.cluster import ClusterError, Resources
+from stpn.scale.cluster import ClusterError
 from stpn.scale.sweep import RayExecutor
 from stpn.sweep import plan
 from stpn.training import checkpoint, session
@@ -98,7 +98,7 @@ def test_a_node_that_dies_hands_its_run_to_another(ray, cluster, tmp_path, undis
             removed.append(victim)
             cluster.remove_node(victim, allow_graceful=False)
 
-    executor = RayExecutor(ray, resources=Resources(cpus=3))
+    executor = RayExecutor(ray, cpus=3)
     (result,) = executor.execute(plan([config(**LONGER)], tmp_path), kill_the_node)
     for node in nodes:
         if node not in removed:
@@ -175,9 +175,9 @@ def test_a_finished_run_is_skipped_lengthened_and_a_broken_one_named(ray, tmp_pa
 def test_too_few_resources_are_an_error_at_once(ray, tmp_path):
     jobs = plan([config()], tmp_path)
     with pytest.raises(ClusterError, match="needs 99 CPUs; the cluster has 2 CPUs on 1 node"):
-        RayExecutor(ray, resources=Resources(cpus=99)).execute(jobs, pytest.fail)
+        RayExecutor(ray, cpus=99).execute(jobs, pytest.fail)
     with pytest.raises(ClusterError, match=r"needs 1 CPU and 1\.07e\+09 GiB"):
-        RayExecutor(ray, resources=Resources(memory=2**60)).execute(jobs, pytest.fail)
+        RayExecutor(ray, memory=2**60).execute(jobs, pytest.fail)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -14,7 +14,7 @@ from ray.rllib.core.columns import Columns
 import stpn
 from stpn import experiments
 from stpn.errors import CheckpointError, ConfigError
-from stpn.scale.rllib import agent_from, agent_into, state_bytes
+from stpn.scale.rllib import agent_from, agent_into
 from stpn.scale.rllib_algorithms import algorithm_config
 from stpn.training import session
 from stpn.training.trainer import Trainer
@@ -151,7 +151,8 @@ def test_a_few_iterations_on_cartpole_improve(ray, tmp_path):
     assert rows[-1]["proficiency"] > 25  # of a few; random play lasts 22 steps
     assert rows[-1]["power"] > 0
     assert rows[-1]["train_power"] > 0
-    _, figures = session.evaluate(outcome.run.path)  # by the plain trainer
+    with session.restored(outcome.run.path) as plain:  # the task's own trainer
+        figures = plain.evaluate()
     assert figures.proficiency == outcome.summary["proficiency"]
 
 
@@ -176,6 +177,10 @@ def test_the_tasks_of_the_paper_are_ready_and_either_trainer_goes_on(ray, task, 
             row = trainer.advance()
         saved = trainer.state_dict()
         trainer.load_state_dict(saved)
+        (_, rate), (rest, _) = trainer.algorithm.config.lr  # falls on from where it was
+        end = config.lr_decay * (800 if task == "maze" else 1)
+        assert rest == end - trainer.samples
+        assert rate == pytest.approx(config.lr * rest / end)
     finally:
         trainer.close()
     assert saved["steps"] == trainer.samples > 0
@@ -204,6 +209,8 @@ def test_the_settings_of_pendulum_arrive():
     assert (config.gamma, config.lambda_, config.clip_param) == (0.99, 0.95, 0.2)
     assert (config.num_epochs, config.minibatch_size, config.grad_clip) == (10, 64, 40.0)
     assert config.lr == [[0, 3e-4], [4_000_000, 0.0]]
+    maze = algorithm_config(experiments.default_config("maze", rllib=True), hidden_size=64)
+    assert maze.lr == [[0, 1e-3], [12_000 * 64 * 200, 0.0]]  # it counts iterations, RLlib steps
     model = config.rl_module_spec.model_config
     assert (model["max_seq_len"], model["core"]["clamp"], model["core"]["norm"]) == (20, 0.1, None)
 
@@ -224,11 +231,6 @@ def test_what_rllib_cannot_do_is_refused(changes, message):
 def test_settings_of_rllib_without_it_are_refused(changes):
     with pytest.raises(ConfigError, match="is a setting of RLlib: add --rllib"):
         settings(rllib=False, **changes)
-
-
-def test_bytes_of_a_state():
-    assert state_bytes(stpn.build("stpnr", 4, 8)) == 4 * (8 + 8 * 12)
-    assert state_bytes(stpn.build("mlp", 4, 8)) == 0
 
 
 def equal(a, b):

@@ -381,6 +381,6 @@ class TestManners:
         assert heard == ["started", *["measured"] * 5, "evaluating", "ended"]
 
     def test_evaluate_agrees_with_the_summary(self, whole):
-        trainer, figures = session.evaluate(whole.path)
-        assert figures.proficiency == whole.summary["proficiency"]
-        assert trainer.done == 10
+        with session.restored(whole.path) as trainer:
+            assert trainer.evaluate().proficiency == whole.summary["proficiency"]
+            assert trainer.done == 10

@@ -18,14 +18,20 @@ from stpn._extras import MissingExtra
 from stpn.errors import ConfigError, StpnError
 
 COMMANDS = {
-    "train": ("stpn.cli.train", "train a model on a task of the paper"),
+    "train": (
+        "stpn.cli.train",
+        "train a model on a task, or in any Gymnasium environment",
+    ),
     "resume": ("stpn.cli.resume", "go on with a run that was stopped"),
     "sweep": ("stpn.cli.sweep", "a whole grid of models and seeds in worker processes"),
     "tune": ("stpn.cli.tune", "search for good settings on Ray Tune"),
-    "show": ("stpn.cli.show", "what a run is and how far it got"),
-    "eval": ("stpn.cli.evaluate", "measure a run's network again"),
+    "show": ("stpn.cli.show", "what a run, or a network of the package, is and how far it got"),
+    "eval": ("stpn.cli.evaluate", "measure a run's network, or one of the package, again"),
     "watch": ("stpn.cli.watch", "one episode of an agent as GIF or MP4, with its power"),
-    "list": ("stpn.cli.catalogue", "tasks, models and experiments of the paper; runs on disk"),
+    "list": (
+        "stpn.cli.catalogue",
+        "tasks and models, networks of the package, runs on disk",
+    ),
     "export": ("stpn.cli.export", "runs as small result files"),
     "report": ("stpn.cli.report", "the paper's tables and figures from runs, ours beside theirs"),
     "figure": ("stpn.cli.figure", "synapses or learnt rates of one network"),

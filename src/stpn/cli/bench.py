@@ -28,7 +28,7 @@ class Bench:
     repeats: int = 5
     """Repetitions of the slow peers; the figure is their median. The kernels take more."""
     peers: bool = True
-    """Time the plain loop and the compiled step too (minutes, and 12 GB for the maze)."""
+    """Time the plain loop and the compiled step too (a quarter of an hour, and 11 GB for Pong)."""
     training: bool = False
     """Measure whole trainers (updates and steps a second) in place of kernels."""
     quick: bool = False

@@ -47,10 +47,10 @@ class Sweep:
     dry_run: bool = False
     """Only say what would be done."""
     ray: bool = False
-    """Run on a Ray cluster (extra `ray`): the one of --address, else an instance of its own."""
+    """Run on a Ray cluster (extra `ray`)."""
     address: str | None = None
     """With --ray: HOST:PORT of the cluster, or auto: one that runs here or that RAY_ADDRESS names,
-    and must exist."""
+    and must exist. None: such a one, else an instance for this command alone."""
     cpus: float | None = None
     """With --ray: processors that a run reserves. None: its threads."""
     memory_gb: float | None = None
@@ -89,17 +89,15 @@ def _executor(options: Sweep) -> Iterator[Executor]:
             raise ConfigError("--storage is for a sweep on Ray: add --ray")
         yield LocalExecutor(1 if options.jobs is None else options.jobs)
         return
-    from stpn.scale.cluster import Resources, connected
+    from stpn.scale.cluster import connected
 
-    resources = None
-    if options.cpus is not None or options.memory_gb is not None:
-        memory = None if options.memory_gb is None else int(options.memory_gb * 2**30)
-        resources = Resources(1.0 if options.cpus is None else options.cpus, memory)
-        resources.check()
+    memory = None if options.memory_gb is None else int(options.memory_gb * 2**30)
     with connected(options.address) as ray:
         from stpn.scale.sweep import RayExecutor
 
-        yield RayExecutor(ray, resources=resources, jobs=options.jobs, storage=options.storage)
+        yield RayExecutor(
+            ray, cpus=options.cpus, memory=memory, jobs=options.jobs, storage=options.storage
+        )
 
 
 def grid(options: Sweep, flags: list[str]) -> list[RunConfig]:

@@ -31,11 +31,11 @@ class Place:
     out: Path = Path("runs")
     """Root of the run directories: OUT/<task>/<model>/seed<N>."""
     workers: int = 1
-    """Processes that share every batch of a supervised task (extra `ray`); OUT must be on storage
-    that all of them see. The same command goes on with a run that was interrupted."""
+    """Processes that share every batch of a task with batches, art (extra `ray`); OUT must be on
+    storage that all of them see. The same command goes on with a run that was interrupted."""
     address: str | None = None
-    """With --workers: HOST:PORT of a Ray cluster, or auto. None: one that runs here, or an own
-    instance."""
+    """With --workers: HOST:PORT of a Ray cluster, or auto. None: one that runs here or that
+    RAY_ADDRESS names, else an own instance."""
 
 
 def run(arguments: list[str]) -> int:

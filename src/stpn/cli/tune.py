@@ -40,7 +40,8 @@ class Tune:
     jobs: int | None = None
     """Trials at the same time. None: as many as there is room."""
     address: str | None = None
-    """HOST:PORT of a Ray cluster, or auto. None: one that runs here, or an own instance."""
+    """HOST:PORT of a Ray cluster, or auto. None: one that runs here or that RAY_ADDRESS names,
+    else an own instance."""
     out: Path = Path("tune")
     """Where the search is kept: OUT/<task>/<model>/best.json, trials.json."""
     json: bool = False

@@ -1,8 +1,8 @@
 """Figures 5 and 6: the efficacies of a network while it reads, and the rates that it has learnt.
 
-For any run with plastic synapses and a checkpoint, and for networks of the package. What is read
-depends on the task: a sequence of letters and digits for associative retrieval, the first vectors
-of a stream for familiarity.
+For STPNs: any run with a checkpoint, and networks of the package. What is read depends on the task:
+a sequence of letters and digits for associative retrieval, the first vectors of a stream for
+familiarity.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ The network inside is `stpn.training.agent.Agent`, the same that `stpn train` tr
 takes it out of an algorithm or a checkpoint of RLlib, `agent_into` puts one in.
 
 RLlib keeps the state of the core at every step of every environment, short-term weights included:
-4 * H * (D + 1) bytes for an STPN in float32 (`state_bytes`).
+4 * H * (D + 1) bytes for an STPN in float32.
 """
 
 from __future__ import annotations
@@ -207,13 +207,6 @@ def agent_into(algorithm: Any, agent: Agent) -> None:
         weights |= {f"_old_{name}": value for name, value in weights.items()}
     # as the algorithm's own `set_weights` would, were its second half not deprecated
     algorithm.set_state({"learner_group": {"learner": {"rl_module": {MODULE_ID: weights}}}})
-
-
-def state_bytes(core: RecurrentCore) -> int:
-    """What the state of one environment takes, at one step."""
-    return sum(
-        value.numel() * value.element_size() for layer in core.initial_state(1) for value in layer
-    )
 
 
 def _module_of(algorithm: Any) -> STPNModule:

@@ -3,7 +3,7 @@
 RLlib has no A2C any more. IMPALA is the nearest: one gradient step per batch of rollouts, corrected
 for players that are some updates behind. A task that learns by PPO here learns by PPO there.
 
-`relative_value` is a setting of PPO only there, and there is no `concentration`.
+`relative_value` is a setting of PPO only there, and there is neither `concentration` nor `eps`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,12 @@ def chosen(config: AgentConfig) -> str:
     return "ppo" if config.algo == "ppo" else "impala"
 
 
-def algorithm_config(config: AgentConfig, *, hidden_size: int) -> Any:
-    """An `AlgorithmConfig` with the settings of a run: `.build_algo()` makes the algorithm."""
+def algorithm_config(config: AgentConfig, *, hidden_size: int, steps_before: int = 0) -> Any:
+    """An `AlgorithmConfig` with the settings of a run: `.build_algo()` makes the algorithm.
+
+    `steps_before`: of all environments, by algorithms that learnt before it. RLlib's own count,
+    by which the learning rate falls, begins at 0 with each.
+    """
     name = chosen(config)
     logging.getLogger("ray.rllib").setLevel(logging.ERROR)  # it praises its new API at length
     rllib = need(f"ray.rllib.algorithms.{name}", extra="ray")
@@ -70,7 +74,7 @@ def algorithm_config(config: AgentConfig, *, hidden_size: int) -> Any:
             )
         )
         .training(
-            lr=_rates(config),
+            lr=_rates(config, steps_before),
             gamma=config.discount,
             entropy_coeff=config.entropy,
             grad_clip=config.grad_norm,
@@ -111,9 +115,13 @@ def _sequence(config: AgentConfig, name: str) -> int:
     return config.sequence if name == "ppo" else config.rollout + 1
 
 
-def _rates(config: AgentConfig) -> Any:
-    """The learning rate, or the straight line along which it falls."""
-    return config.lr if config.lr_decay is None else [[0, config.lr], [config.lr_decay, 0.0]]
+def _rates(config: AgentConfig, steps_before: int) -> Any:
+    """The learning rate, or the straight line along which it falls, by steps of environments."""
+    if config.lr_decay is None:
+        return config.lr
+    end = config.lr_decay * config.steps_per_unit
+    rest = max(end - steps_before, 1)
+    return [[0, config.lr * min(rest / end, 1.0)], [rest, 0.0]]
 
 
 def _environment(config: AgentConfig) -> str:

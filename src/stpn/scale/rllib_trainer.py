@@ -46,21 +46,19 @@ class RLlibTrainer(Trainer):
             ray = stack.enter_context(connected())
             if config.env_runners:
                 require_room(ray, Resources(cpus=1))
-            self.algorithm = algorithm_config(
-                config, hidden_size=self.plain.model.core.hidden_size
-            ).build_algo()
-            stack.callback(self.algorithm.stop)
+            self._before = 0  # the steps of earlier sessions
+            self.algorithm = self._built()
+            stack.callback(lambda: self.algorithm.stop())
             agent_into(self.algorithm, self.model)
             self._open = stack.pop_all()
         self.loss = math.nan
         self.samples = 0
         """Steps of all environments together."""
-        self._before = 0  # the steps of earlier sessions
         self._results: dict[str, float] = {}
 
     @property
     def done(self) -> int:  # type: ignore[override]
-        return min(self._units(self.samples), self.total)
+        return min(self.samples // self.config.steps_per_unit, self.total)
 
     def advance(self) -> Row | None:
         before = self.done
@@ -89,18 +87,21 @@ class RLlibTrainer(Trainer):
 
     def load_state_dict(self, state: State) -> None:
         checkpoint.load_module(self.model, state["model"])
-        agent_into(self.algorithm, self.model)
-        self._load_optimizer(state["optimizer"])
         steps = state["updates"] * self.config.agents * self.config.rollout
         self.samples = self._before = state.get("steps", steps)
+        if self.config.lr_decay is not None:  # which goes on where it was
+            self.algorithm.stop()
+            self.algorithm = self._built()
+        agent_into(self.algorithm, self.model)
+        self._load_optimizer(state["optimizer"])
 
     def close(self) -> None:
         self._open.close()
 
-    def _units(self, steps: int) -> int:
-        """The maze counts updates."""
-        one = self.config.agents * self.config.rollout
-        return steps if self.config.total_field == "steps" else steps // one
+    def _built(self) -> Any:
+        size = self.plain.model.core.hidden_size
+        config = algorithm_config(self.config, hidden_size=size, steps_before=self._before)
+        return config.build_algo()
 
     def _fetch(self) -> None:
         """The learner's weights into `model`."""

@@ -61,7 +61,7 @@ class _Flight:
 class RayExecutor:
     """Worker processes on a Ray cluster that this process is connected to.
 
-    - resources: of each run. None: as many CPUs as it has threads.
+    - cpus, memory: what each run reserves. None: as many CPUs as it has threads, no bytes.
     - jobs: runs at the same time at most. None: as many as the cluster has room for.
     - storage: "shared", the workers write into the run directories themselves; "fetch", they send
       every checkpoint; "auto", each worker finds out whether it sees the driver's directory.
@@ -71,14 +71,16 @@ class RayExecutor:
         self,
         ray: Any,
         *,
-        resources: Resources | None = None,
+        cpus: float | None = None,
+        memory: int | None = None,
         jobs: int | None = None,
         storage: Storage = "auto",
     ) -> None:
         if jobs is not None and jobs < 1:
             raise ConfigError(f"jobs must be >= 1, not {jobs}")
+        Resources(1.0 if cpus is None else cpus, memory).check()
         self._ray = ray
-        self._resources = resources
+        self._cpus, self._memory = cpus, memory
         self._limit = jobs
         self._storage = storage
         self._token = None if storage == "fetch" else f".stpn-{uuid.uuid4().hex}"
@@ -130,7 +132,8 @@ class RayExecutor:
         self._stopping = True  # and no more: a signal handler must not call Ray
 
     def _needs(self, job: Job) -> Resources:
-        return self._resources or Resources(cpus=job.config.threads or 1)
+        cpus = (job.config.threads or 1) if self._cpus is None else self._cpus
+        return Resources(cpus, self._memory)
 
     def _mark(self, roots: set[Path]) -> None:
         """Leave a file by which a worker recognises the driver's directory."""

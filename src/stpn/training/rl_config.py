@@ -65,6 +65,11 @@ class AgentConfig(RunConfig):
     env_runners: int = 0
     """RLlib: processes that play, here or on other nodes. 0: the one that learns plays, too."""
 
+    @property
+    def steps_per_unit(self) -> int:
+        """Steps of all environments in what `done` and `lr_decay` count."""
+        return 1 if self.total_field == "steps" else self.agents * self.rollout
+
     def check(self) -> None:
         super().check()
         for name in ("agents", "rollout", "epochs", "minibatch", "sequence", "eval_every",

@@ -100,12 +100,6 @@ def ensure(
     return resume(run.path, total=longer, reporter=reporter, stop=stop)
 
 
-def evaluate(path: str | Path) -> tuple[Trainer, Evaluation]:
-    """Measure a run's network as it is in its checkpoint; the run is left as it was."""
-    with restored(path) as trainer:
-        return trainer, trainer.evaluate()
-
-
 @contextmanager
 def restored(path: str | Path) -> Iterator[Trainer]:
     """The trainer of a run with its network as saved, to look at, measure or use."""
