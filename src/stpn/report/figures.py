@@ -147,8 +147,8 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         plain_log_labels(axes)
     elif panel.y_label == "power":
         axes.set_ylim(bottom=0)
-    elif panel.y_label.endswith("(%)"):  # a spread may go beyond what can be reached
-        axes.set_ylim(top=min(axes.get_ylim()[1], 102))
+    elif panel.y_label.endswith("(%)"):  # a spread may go beyond all right; room for a mark
+        axes.set_ylim(top=min(axes.get_ylim()[1], 104))
     _short_thousands(axes)
 
 
