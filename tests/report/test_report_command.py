@@ -127,7 +127,7 @@ def test_pictures_of_an_earlier_report_do_not_stay(tmp_path: Path) -> None:
     [
         (["report", "nowhere"], "nowhere does not exist"),
         (["report", ".", "--notes", "nowhere.md"], "cannot read nowhere.md"),
-        (["figure", "synapses", "nowhere"], "nowhere does not exist"),
+        (["figure", "synapses", "nowhere"], "there is no run at nowhere, and no network"),
     ],
 )
 def test_mistakes_are_answered_in_a_sentence(
