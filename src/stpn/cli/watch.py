@@ -18,7 +18,7 @@ class Watch:
     run: Annotated[Path, tyro.conf.Positional]
     """Directory of the run, or the name of a network of the package (`stpn list`)."""
     out: Path | None = None
-    """File to write, .gif or .mp4. None: episode.gif beside the run, or NETWORK.gif here."""
+    """File to write, .gif or .mp4. None: episode.gif in the run, or NETWORK.gif here."""
     seed: int = 0
     """Which episode."""
     steps: int = 1000
