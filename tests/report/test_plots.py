@@ -68,7 +68,6 @@ def test_one_seed_has_no_band(tmp_path: Path) -> None:
     write_result(tmp_path, "art", "rnn", 0)
     found = curve(plot(collect(tmp_path), 1), "art", "rnn")
     assert np.isnan(found.low).all()
-    assert found.notes == ("1 of 5 seeds",)
 
 
 def test_curves_are_thinned_with_both_ends_kept(tmp_path: Path) -> None:
@@ -110,7 +109,6 @@ def test_unfinished_seeds_are_not_drawn_beside_complete_ones(tmp_path: Path) -> 
     write_result(tmp_path, "art", "stpnr", 1, reach=0.1, finished=False)
     found = plot(collect(tmp_path), 1)
     assert found.runs == ("art/stpnr/seed0.json",)
-    assert curve(found, "art", "stpnr").notes == ("1 of 5 seeds", "1 more on the way")
 
 
 def test_main_figures_leave_the_ablation_to_figure_four(full_grid: Grid) -> None:

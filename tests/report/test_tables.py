@@ -75,8 +75,16 @@ def test_partial_grids_are_shown_as_partial(tmp_path: Path) -> None:
 
 
 def test_settings_that_differ_are_marked(tmp_path: Path) -> None:
-    write_result(tmp_path, "art", "lstm", 0, config={"batch_size": 64})
-    assert "‡ batch_size 64 instead of 128" in by_name(collect(tmp_path))["efficiency"].html()
+    for model in ("lstm", "rnn"):
+        write_result(tmp_path, "art", model, 0, config={"batch_size": 64})
+    write_result(tmp_path, "art", "modplast", 0, config={"lr": 0.5})
+    write_result(tmp_path, "art", "stpnr", 0)
+    table = by_name(collect(tmp_path))["efficiency"]
+    assert table.footnotes == ["batch_size 64 instead of 128", "lr 0.5 instead of 0.001"]
+    for text in (table.markdown(), table.html()):
+        assert text.count("batch_size") == 1  # said once, under the table
+        assert text.count("‡1") == 3  # two cells and the footnote
+        assert text.count("‡2") == 2
 
 
 def test_a_model_that_the_paper_did_not_try_gets_a_row_once(tmp_path: Path) -> None:
@@ -134,7 +142,8 @@ def test_an_empty_grid_still_shows_the_paper(tmp_path: Path) -> None:
 
 def test_markdown_rows_are_of_equal_width(full_grid: Grid) -> None:
     for table in tables(full_grid):
-        widths = {len(re.split(r"(?<!\\)\|", line)) for line in table.markdown().splitlines()}
+        rows = [line for line in table.markdown().splitlines() if line.startswith("|")]
+        widths = {len(re.split(r"(?<!\\)\|", row)) for row in rows}
         assert len(widths) == 1
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from stpn import experiments
@@ -122,23 +122,31 @@ def markdown(report: Report) -> str:
         lines += [f"  - {ranking.sentence}" for ranking in verdict.rankings]
     if report.grid.problems:
         lines += ["", "## Problems", "", *(f"- {problem}" for problem in report.grid.problems)]
-    if report.notes.strip():
-        lines += ["", "## Notes", "", report.notes.strip()]
     lines += ["", "## Tables", "", LEGEND]
     for table in report.tables:
         lines += ["", f"### {table.title}", "", table.caption, "", table.markdown().rstrip()]
+    if report.notes.strip():
+        lines += ["", "## Notes", "", report.notes.strip()]
     lines += ["", "## Figures"]
     for plot in report.plots:
         lines += ["", f"### Figure {plot.number}. {plot.title}", ""]
         if plot.panels:
             lines += [f"![{plot.title}](figures/{plot.stem}.svg)", "", plot.full_caption, ""]
-            lines.append(f"Runs: {', '.join(f'`{run}`' for run in plot.runs)}")
+            lines.append(f"Runs: {', '.join(_by_directory(plot.runs))}.")
         else:
             lines.append(f"Not run yet: {', '.join(plot.not_run)}.")
     for picture in report.pictures:
         lines += ["", f"### Figure {picture.number}. {picture.title}", ""]
         lines += [f"![{picture.title}](figures/{picture.stem}.svg)", "", picture.caption]
     return "\n".join(lines) + "\n"
+
+
+def _by_directory(runs: Iterable[str]) -> list[str]:
+    """Names of runs, those of one directory together: `art/lstm/` seed0, seed1."""
+    together: dict[str, list[str]] = {}
+    for run in map(PurePosixPath, runs):
+        together.setdefault(run.parent.as_posix(), []).append(run.stem)
+    return [f"`{parent}/` {', '.join(names)}" for parent, names in together.items()]
 
 
 def _page(report: Report) -> str:

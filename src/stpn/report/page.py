@@ -43,6 +43,7 @@ def render(
         "lead": _lead(grid, verdicts),
         "problems": _problems(grid),
         "notes": _notes(notes),
+        "notes_link": '<a href="#notes">Notes</a> ' if notes.strip() else "",
         "verdicts": "\n".join(map(_verdict_card, verdicts)),
         "legend": escape(LEGEND),
         "tables": "\n".join(map(_table_section, tables)),
@@ -116,7 +117,12 @@ def _problems(grid: Grid) -> str:
 
 
 def _notes(notes: str) -> str:
-    return f'<h2>Notes</h2>\n<div class="notes">{to_html(notes)}</div>' if notes.strip() else ""
+    if not notes.strip():
+        return ""
+    return (
+        '<section id="notes" aria-labelledby="notes-title">\n<h2 id="notes-title">Notes</h2>\n'
+        f'<div class="notes">{to_html(notes)}</div>\n</section>'
+    )
 
 
 def _verdict_card(verdict: TaskVerdict) -> str:

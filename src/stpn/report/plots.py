@@ -12,7 +12,6 @@ from stpn import experiments, paper
 from stpn.report.grid import Grid, Group, columns, power_per_step
 from stpn.report.statistics import Array
 from stpn.report.style import model_rank, model_style, task_style
-from stpn.report.tables import group_notes
 from stpn.report.verdicts import percent
 from stpn.results import RunResult, thin
 
@@ -43,7 +42,6 @@ class Curve:
     high: Array
     solid_until: float
     """Last x that every seed reached; beyond, the curve is the mean of those that went on."""
-    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,6 @@ class Cloud:
     y: Array
     final_x: Array
     final_y: Array
-    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -270,7 +267,7 @@ def _front_panel(task: str, groups: list[Group]) -> Panel:
         clouds.append(
             Cloud(
                 group.model, model_style(group.model).name, xy[:, 0], xy[:, 1],
-                final[:, 0], final[:, 1], group_notes(group),
+                final[:, 0], final[:, 1],
             )
         )  # fmt: skip
         skill = paper.figure(task, group.model, _metric(task))
@@ -317,7 +314,7 @@ def _over_seeds(
     low, high = (np.where(present > 1, bound, np.nan) for bound in (low, high))
     return Curve(
         group.model, model_style(group.model).name, steps, centre, low, high,
-        float(min(x[-1] for x, _ in series)), group_notes(group),
+        float(min(x[-1] for x, _ in series)),
     )  # fmt: skip
 
 

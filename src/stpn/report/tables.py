@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
@@ -13,7 +13,15 @@ from stpn import experiments, paper
 from stpn.report.grid import QUANTITIES, Grid, Group, Quantity
 from stpn.report.statistics import LEVEL
 from stpn.report.style import TASK_ORDER, model_rank, model_style, task_style
-from stpn.report.verdicts import Verdict, decimals, figure_text, judge, percent, quantity_of
+from stpn.report.verdicts import (
+    Verdict,
+    decimals,
+    figure_text,
+    judge,
+    percent,
+    places_for,
+    quantity_of,
+)
 
 TITLES = {
     "proficiency": "Proficiency of trained models",
@@ -33,7 +41,7 @@ LEGEND = (
     "Ours: mean ± standard deviation over seeds, beside the paper's. "
     + " · ".join(f"{v.sign} {v.words}" for v in Verdict if v.sign)
     + ". Within the spread: the two intervals mean ± deviation overlap. †: part of the protocol's "
-    "length that was trained. ‡: settings that differ from the paper's."
+    "length that was trained. ‡: settings that differ from the paper's, under the table."
 )
 
 RECORD_FIELDS = (
@@ -51,6 +59,7 @@ class Cell:
     paper: str = ""
     verdict: Verdict | None = None  # None: nothing to compare at this place
     notes: tuple[str, ...] = ()  # seeds, marks and the like
+    deviations: tuple[str, ...] = ()  # settings that are not the paper's
 
 
 @dataclass(frozen=True)
@@ -65,6 +74,18 @@ class Table:
     records: tuple[dict[str, Any], ...]
     compares: bool = True  # ours beside the paper's; else our figures alone
 
+    @property
+    def footnotes(self) -> list[str]:
+        """Settings that differ from the paper's, each set of them once."""
+        cells = (cell for _, row in self.rows for cell in row)
+        return list(dict.fromkeys(", ".join(c.deviations) for c in cells if c.deviations))
+
+    def _notes(self, cell: Cell) -> list[str]:
+        if not cell.deviations:
+            return list(cell.notes)
+        number = 1 + self.footnotes.index(", ".join(cell.deviations))
+        return [*cell.notes, f"‡{number}"]
+
     def markdown(self) -> str:
         if self.compares:
             head = [part for column in self.columns for part in (column, "paper")]
@@ -74,10 +95,12 @@ class Table:
         for heading, cells in self.rows:
             parts = [_pipes(heading)]
             for cell in cells:
-                parts.append(_markdown_cell(cell))
+                parts.append(_markdown_cell(cell, self._notes(cell)))
                 if self.compares:
                     parts.append(cell.paper or "–")
             lines.append(_markdown_row(parts))
+        for number, text in enumerate(self.footnotes, 1):
+            lines += ["", f"‡{number} {text}."]
         return "\n".join(lines) + "\n"
 
     def csv(self) -> str:
@@ -89,15 +112,19 @@ class Table:
 
     def html(self) -> str:
         head = "".join(f'<th scope="col">{escape(column)}</th>' for column in self.columns)
-        body = "".join(
-            f'<tr><th scope="row">{escape(heading)}</th>{"".join(map(_html_cell, cells))}</tr>\n'
-            for heading, cells in self.rows
+        body = ""
+        for heading, cells in self.rows:
+            columns = "".join(_html_cell(cell, self._notes(cell)) for cell in cells)
+            body += f'<tr><th scope="row">{escape(heading)}</th>{columns}</tr>\n'
+        feet = "".join(
+            f'<p class="footnote">‡{number} {escape(text)}.</p>\n'
+            for number, text in enumerate(self.footnotes, 1)
         )
         return (
             f'<table id="table-{escape(self.name)}">\n'
             f"<caption>{escape(self.caption)}</caption>\n"
             f'<thead><tr><th scope="col">Model</th>{head}</tr></thead>\n'
-            f"<tbody>\n{body}</tbody>\n</table>\n"
+            f"<tbody>\n{body}</tbody>\n</table>\n{feet}"
         )
 
 
@@ -118,8 +145,6 @@ def group_notes(group: Group) -> tuple[str, ...]:
             notes.append("unfinished")
     if group.left_out:
         notes.append(f"{group.left_out} more on the way")
-    if group.deviations:
-        notes.append("‡ " + ", ".join(group.deviations))
     return tuple(notes)
 
 
@@ -183,7 +208,7 @@ def _cell(group: Group, quantity: Quantity, theirs: paper.Figure | None) -> Cell
     if task_style(group.task).quantiles and estimate.count > 1:
         low, high = estimate.quartiles
         notes += (f"quartiles {low:.{places}f} to {high:.{places}f}",)
-    return Cell(figure_text(estimate, places), beside, verdict, notes)
+    return Cell(figure_text(estimate, places), beside, verdict, notes, group.deviations)
 
 
 def _familiarity_power_table(grid: Grid) -> Table:
@@ -242,7 +267,7 @@ def _robust_cells(group: Group, quantity: Quantity) -> list[Cell]:
     estimate = group.estimate(quantity)
     if estimate is None:
         return [Cell(verdict=Verdict.MISSING), Cell()]
-    places = decimals(group.task, quantity)
+    places = places_for(estimate.interquartile_mean, decimals(group.task, quantity))
     verdict = Verdict.SHORT if group.is_short else Verdict.UNPAIRED
     robust = f"{estimate.interquartile_mean:.{places}f}"
     if estimate.interval is not None:
@@ -250,8 +275,10 @@ def _robust_cells(group: Group, quantity: Quantity) -> list[Cell]:
     middle = f"{estimate.median:.{places}f}"
     if estimate.count > 1:
         middle += f" ({estimate.quartiles[0]:.{places}f} to {estimate.quartiles[1]:.{places}f})"
-    notes = group_notes(group) if quantity == "proficiency" else ()
-    return [Cell(robust, verdict=verdict, notes=notes), Cell(middle, verdict=Verdict.UNPAIRED)]
+    first = Cell(robust, verdict=verdict)
+    if quantity == "proficiency":
+        first = replace(first, notes=group_notes(group), deviations=group.deviations)
+    return [first, Cell(middle, verdict=Verdict.UNPAIRED)]
 
 
 def _other_table(grid: Grid, tasks: Iterable[str]) -> Table:
@@ -306,13 +333,13 @@ def _record(
     return record
 
 
-def _markdown_cell(cell: Cell) -> str:
+def _markdown_cell(cell: Cell, notes: list[str]) -> str:
     if cell.verdict is None:
         return "–"
     if not cell.ours:
         return f"{cell.verdict.sign} {cell.verdict.words}"
     text = f"{cell.verdict.sign} **{cell.ours}**".strip()
-    return _pipes(text + (f"<br>{', '.join(cell.notes)}" if cell.notes else ""))
+    return _pipes(text + (f"<br>{', '.join(notes)}" if notes else ""))
 
 
 def _markdown_row(parts: Sequence[str]) -> str:
@@ -323,7 +350,7 @@ def _pipes(text: str) -> str:
     return text.replace("|", r"\|")
 
 
-def _html_cell(cell: Cell) -> str:
+def _html_cell(cell: Cell, notes: list[str]) -> str:
     if cell.verdict is None:
         return f"<td>{_html_paper(cell) or '–'}</td>"
     sign = cell.verdict.sign
@@ -331,10 +358,10 @@ def _html_cell(cell: Cell) -> str:
     spoken = f'<span class="spoken">{cell.verdict.words}: </span>' if sign else ""
     ours = f"<b>{escape(cell.ours)}</b>" if cell.ours else "not run yet"
     spoken = spoken if cell.ours else ""
-    notes = "".join(f'<span class="note">{escape(note)}</span>' for note in cell.notes)
+    small = "".join(f'<span class="note">{escape(note)}</span>' for note in notes)
     return (
         f'<td class="{cell.verdict.value}" title="{cell.verdict.words}">'
-        f"{mark}{spoken}{ours}{_html_paper(cell)}{notes}</td>"
+        f"{mark}{spoken}{ours}{_html_paper(cell)}{small}</td>"
     )
 
 

@@ -203,14 +203,17 @@ def _reference_points(task: str) -> tuple[str, ...]:
 
 
 def figure_text(estimate: Estimate, places: int) -> str:
-    """Mean ± deviation; one seed has no deviation to show.
-
-    A mean that would round to zero gets as many places as show its first digit.
-    """
-    if 0 < abs(estimate.mean) < 0.5 * 10**-places:
-        places = math.ceil(-math.log10(abs(estimate.mean)))
+    """Mean ± deviation; one seed has no deviation to show."""
+    places = places_for(estimate.mean, places)
     spread = "" if estimate.std is None else f" ± {estimate.std:.{places}f}"
     return f"{estimate.mean:.{places}f}{spread}"
+
+
+def places_for(value: float, places: int) -> int:
+    """`places`, or as many as show the first digit of a value that would round to zero."""
+    if 0 < abs(value) < 0.5 * 10**-places:
+        return math.ceil(-math.log10(abs(value)))
+    return places
 
 
 def verdicts(grid: Grid) -> list[TaskVerdict]:
@@ -291,7 +294,7 @@ def _sentence(
         missing = "no run yet" if there not in ours else "no rival run yet"
         return f"{what}: {name} in the paper; {missing}."
     places = decimals(task, quantity)
-    value = f"{ours[here].mean:.{places}f}"
+    value = f"{ours[here].mean:.{places_for(ours[here].mean, places)}f}"
     if claim is Claim.UNTESTED:
         text = (
             f"{what}: {name} in the paper; so far {model_style(here).name} ({value}), between runs "
