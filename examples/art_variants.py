@@ -59,7 +59,8 @@ class NewAssociation(STPNr):
 def core_of(variant: str, model: str, size: int, clamp: float | None) -> RecurrentCore:
     options: dict[str, Any] = {"batch_first": True}
     if variant == "new-h":
-        return NewAssociation(art.NUM_SYMBOLS, size, **options)
+        stp = "uniform" if model == "ustpnr" else "synapse"
+        return NewAssociation(art.NUM_SYMBOLS, size, stp=stp, **options)
     if variant == "no-bias":
         options["bias"] = False
     else:
@@ -98,8 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--clamp", type=float)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
-    if options.variant == "new-h" and options.model != "stpnr":
-        parser.error("new-h: only stpnr has recurrent synapses of its own")
+    if options.variant == "new-h" and options.model.endswith("f"):
+        parser.error(f"new-h: {options.model} has no recurrent synapses")
     train(options.variant, options.model, options.epochs, options.clamp, seed=options.seed)
 
 

@@ -26,6 +26,7 @@ def example() -> dict[str, Any]:
     [
         ("no-bias", "stpnf", None),
         ("new-h", "stpnr", None),
+        ("new-h", "ustpnr", None),
         ("none", "ustpnr", None),
         ("post", "stpnr", 1.0),
     ],

@@ -115,6 +115,20 @@ MAZE_OF_THE_PAPER = {
     "concentration": 0.03,
 }
 
+FAST_PONG = {
+    "algo": "ppo",
+    "agents": 32,
+    "rollout": 128,
+    "steps": 10_000_000,
+    "lr": 4e-4,
+    "lr_decay": 20_000_000,
+    "grad_norm": 0.5,
+    "clip": 0.1,
+    "epochs": 3,
+    "minibatch": 512,
+    "sequence": 64,
+}
+
 TASKS: Mapping[str, Task] = {
     task.name: task
     for task in (
@@ -180,6 +194,7 @@ TASKS: Mapping[str, Task] = {
             config="stpn.training.rl_config:PongConfig",
             trainer="stpn.training.reinforcement:PongTrainer",
             model_settings={"lstm": {"lr": 0.0001}},
+            protocols={"fast": FAST_PONG},
         ),
         Task(
             name="pendulum",

@@ -120,6 +120,8 @@ def test_the_papers_settings() -> None:
     assert (pong.value_weight, pong.entropy, pong.grad_norm) == (0.5, 0.01, 40.0)
     assert (pong.lr, pong.greedy, pong.concentration) == (7e-4, True, 0.0)
     assert experiments.default_config("pong", "lstm").lr == 1e-4
+    fast = experiments.default_config("pong", protocol="fast")
+    assert (fast.algo, fast.agents, fast.lr, fast.steps) == ("ppo", 32, 4e-4, 10_000_000)
 
     pendulum = experiments.default_config("pendulum", protocol="paper")
     assert not pendulum.relative_value

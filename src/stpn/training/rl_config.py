@@ -142,6 +142,9 @@ class MazeConfig(AgentConfig):
 class PongConfig(AgentConfig):
     """Atari Pong from single frames: speed must be remembered."""
 
+    protocol: Literal["fast", "paper"] = "paper"
+    """Whose defaults. paper: A2C, 64 agents, 1e8 steps; fast: PPO, 32 agents, 1e7 steps, for small
+    machines."""
     steps: int = 100_000_000
     """Steps of all environments together (four frames each)."""
     lr: float = 7e-4
