@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -86,6 +86,16 @@ class Group:
         values = [run.summary.get(quantity) for run in self.used]
         measured = tuple(float(value) for value in values if value is not None)
         return Estimate(measured) if measured else None
+
+    def at_their_best(self) -> Group:
+        """The same runs, each with the highest proficiency measured during its training."""
+
+        def best(run: RunResult) -> RunResult:
+            measured = columns(run, "step", "proficiency")[1]
+            highest = float(measured.max()) if measured.size else run.summary.get("proficiency")
+            return replace(run, summary={**run.summary, "proficiency": highest})
+
+        return replace(self, runs=tuple(map(best, self.runs)))
 
     @cached_property
     def deviations(self) -> tuple[str, ...]:
