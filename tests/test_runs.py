@@ -215,6 +215,16 @@ def test_an_unfinished_run_is_marked(tmp_path):
     assert result.summary["paper"] == {"proficiency": [98.55, 2.76], "power": [10.9, 3.8]}
 
 
+def test_an_unfinished_run_says_where_its_figures_come_from(tmp_path):
+    run = make_run(tmp_path / "runs")
+    run.write_provenance({"versions": {"torch": "2.13.0"}, "commit": "abc"})
+    exported = results.export(run, tmp_path / "results")
+    (result,) = results.load_results(exported)
+    assert result.summary["versions"] == {"torch": "2.13.0"}
+    assert result.summary["commit"] == "abc"
+    assert Run(results.keep(run, tmp_path / "results")).provenance == run.provenance
+
+
 def test_a_run_without_rows_has_no_figures(tmp_path):
     make_run(tmp_path, rows=0)
     (result,) = results.load_results(tmp_path)

@@ -54,6 +54,32 @@ class TestMade:
         assert card.chosen == "the highest test accuracy of 3 seeds"
         assert shelf.card("art-lstm").chosen == "the only seed"
 
+    def test_results_of_runs_that_are_gone_count(self, runs, tmp_path, capsys):
+        """Runs come and go, results stay: what was shipped is replaced by something better only."""
+        figures = [Run(runs / f"art/stpnr/seed{i}").summary["proficiency"] for i in range(3)]
+        best = figures.index(max(figures))
+        others = [i for i in range(3) if i != best]
+        here, results, networks = (tmp_path / name for name in ("here", "results", "networks"))
+
+        def export(*seeds: int) -> int:
+            shutil.rmtree(here, ignore_errors=True)
+            for seed in seeds:
+                shutil.copytree(runs / f"art/stpnr/seed{seed}", here / f"art/stpnr/seed{seed}")
+            return main(["export", str(here), str(results), "--networks", str(networks)])
+
+        assert export(others[0]) == 0
+        assert zoo.Shelf(networks).card("art-stpnr").seed == others[0]
+        assert export(best) == 0
+        assert export(others[1]) == 0
+        card = zoo.Shelf(networks).card("art-stpnr")
+        assert card.seed == best
+        assert card.chosen == "the highest test accuracy of 3 seeds"
+        assert "networks in" in capsys.readouterr().out
+
+        (networks / "art-stpnr.json").unlink()
+        assert export(others[0]) == 1
+        assert f"seed{best}.json, whose run is not here" in capsys.readouterr().out
+
     def test_weights_and_figures_are_those_of_the_run(self, shelf, runs):
         card = shelf.card("art-stpnr")
         with session.restored(runs / f"art/stpnr/seed{card.seed}") as trainer:

@@ -71,7 +71,7 @@ def result_of(run: Run) -> RunResult:
     config, rows = run.config, run.metrics()
     summary = run.summary
     if summary is None:
-        summary = _unfinished_summary(config, rows)
+        summary = {**_unfinished_summary(config, rows), **run.provenance}
     return RunResult(
         task=str(config["task"]),
         model=str(config["model"]),
@@ -102,7 +102,7 @@ def keep(run: Run, root: str | Path) -> Path:
     with explain_os_errors(f"create {place}"):
         place.mkdir(parents=True, exist_ok=True)
     # Checkpoint before metrics: rows beyond a checkpoint are made again, missing ones are not.
-    for source in (run.checkpoint, run._metrics, run._summary, run._config):
+    for source in (run.checkpoint, run._metrics, run._summary, run._provenance, run._config):
         if source.exists():
             with explain_os_errors(f"read {source}"):
                 content = source.read_bytes()

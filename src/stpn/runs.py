@@ -5,6 +5,7 @@
         metrics.jsonl             one row an epoch or every k iterations
         checkpoint.safetensors    weights, optimizer, random streams, counters
         summary.json              final figures, written once at the end
+        provenance.json           versions, machine and commit of the process that trained last
         lock                      held (flock) by the process that trains
         tensorboard/              events, if the extra is installed
 
@@ -45,6 +46,7 @@ class Run:
         self._config = self.path / "config.json"
         self._metrics = self.path / "metrics.jsonl"
         self._summary = self.path / "summary.json"
+        self._provenance = self.path / "provenance.json"
 
     @classmethod
     def open(cls, path: str | Path) -> Run:
@@ -127,6 +129,14 @@ class Run:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         write_json(self._summary, json_safe(summary))
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Where an unfinished run's figures come from; a summary says it for itself."""
+        return read_json(self._provenance) if self._provenance.exists() else {}
+
+    def write_provenance(self, provenance: Mapping[str, Any]) -> None:
+        write_json(self._provenance, provenance)
 
     def rewrite_config(self, config: Mapping[str, Any]) -> None:
         """Change the settings of an existing run (a new length, say); the old summary goes."""

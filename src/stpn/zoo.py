@@ -24,7 +24,7 @@ from stpn import experiments, paper
 from stpn._files import explain_os_errors, write_atomic
 from stpn._json import read_json, write_json
 from stpn.errors import CheckpointError, ConfigError, RunError
-from stpn.results import rounded
+from stpn.results import RunResult, rounded
 from stpn.runs import Run
 
 if TYPE_CHECKING:
@@ -183,24 +183,22 @@ class TooLarge(ConfigError):
     """A network that is not carried in the package."""
 
 
-def best(runs: Iterable[Run]) -> list[tuple[Run, int]]:
-    """Of each task and model the finished run with the best figure, and of how many it is that.
+def best(results: Iterable[RunResult]) -> list[tuple[RunResult, int]]:
+    """Of each task and model the finished result with the best figure, and of how many it is that.
 
     Tasks of the paper only: a network for some other environment says nothing by its name.
     """
-    groups: dict[tuple[str, str], list[tuple[float, Run]]] = {}
-    for run in runs:
-        summary = run.summary
-        if summary is None or not summary.get("finished") or summary["proficiency"] is None:
+    groups: dict[tuple[str, str], list[RunResult]] = {}
+    for result in results:
+        summary = result.summary
+        if not summary.get("finished") or summary["proficiency"] is None:
             continue
-        if experiments.get(summary["task"]).models:
-            key = (summary["task"], summary["model"])
-            groups.setdefault(key, []).append((summary["proficiency"], run))
-    chosen = []
-    for key in sorted(groups, key=lambda key: _rank(*key)):
-        _, run = max(groups[key], key=lambda pair: (pair[0], -pair[1].config["seed"]))
-        chosen.append((run, len(groups[key])))
-    return chosen
+        if experiments.get(result.task).models:
+            groups.setdefault((result.task, result.model), []).append(result)
+    return [
+        (max(groups[key], key=lambda r: (r.summary["proficiency"], -r.seed)), len(groups[key]))
+        for key in sorted(groups, key=lambda key: _rank(*key))
+    ]
 
 
 def ship(run: Run, of: int, directory: Path) -> Card:
@@ -220,7 +218,6 @@ def ship(run: Run, of: int, directory: Path) -> Card:
         raise TooLarge(
             f"{name} has {len(content):,} bytes, more than the {LARGEST:,} of a shipped network"
         )
-    metric = summary["metric"].replace("_", " ")
     card = Card(
         name=name,
         task=config.task,
@@ -234,7 +231,7 @@ def ship(run: Run, of: int, directory: Path) -> Card:
         done=summary["done"],
         protocol=summary["protocol"],
         unit=summary["unit"],
-        chosen=f"the highest {metric} of {of} seeds" if of > 1 else "the only seed",
+        chosen=_chosen(summary["metric"], of),
         command=command(config),
         paper=summary["paper"],
         versions=summary["versions"],
@@ -247,6 +244,25 @@ def ship(run: Run, of: int, directory: Path) -> Card:
     write_atomic(directory / f"{name}.safetensors", content)
     write_json(directory / f"{name}.json", dataclasses.asdict(card))
     return card
+
+
+def confirm(best: RunResult, of: int, directory: Path) -> bool:
+    """Whether the best of `of` results is in `directory` already; its card then says of how many.
+
+    For a result whose run is no longer there to be shipped.
+    """
+    shelf, name = Shelf(directory), f"{best.task}-{best.model}"
+    if name not in shelf.names() or (card := shelf.card(name)).seed != best.seed:
+        return False
+    if card.config != best.config:
+        return False
+    card = dataclasses.replace(card, chosen=_chosen(card.metric, of))
+    write_json(directory / f"{name}.json", dataclasses.asdict(card))
+    return True
+
+
+def _chosen(metric: str, of: int) -> str:
+    return f"the highest {metric.replace('_', ' ')} of {of} seeds" if of > 1 else "the only seed"
 
 
 def command(config: RunConfig) -> str:

@@ -288,6 +288,13 @@ class TestNonFinite:
             session.start(config(break_at=6, checkpoint_seconds=1000), tmp_path)
 
 
+def test_a_stopped_run_says_what_trained_it(tmp_path):
+    run = session.start(config(), tmp_path, **stop_after(3)).run
+    assert run.summary is None
+    assert run.provenance["versions"]["torch"] == torch.__version__
+    assert run.provenance.keys() == {"versions", "machine", "commit"}
+
+
 class TestDamage:
     @pytest.fixture
     def cut(self, tmp_path):

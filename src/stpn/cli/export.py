@@ -10,7 +10,7 @@ from typing import Annotated
 import tyro
 
 from stpn.errors import RunError, StpnError
-from stpn.results import export, keep
+from stpn.results import export, keep, load_results
 from stpn.runs import Run, find
 
 
@@ -23,8 +23,8 @@ class Export:
     results: Annotated[Path, tyro.conf.Positional] = Path("results")
     """Where the files go."""
     networks: Path | None = None
-    """Also write the best finished network of each task and model into this directory, with its
-    card. The package ships those in src/stpn/data/networks."""
+    """Also write the best finished network of each task and model, of all seeds in RESULTS, into
+    this directory, with its card. The package ships those in src/stpn/data/networks."""
     checkpoints: bool = False
     """Also keep what `stpn resume` needs of each run, in RESULTS/<task>/<model>/seed<N>/."""
     unfinished: bool = False
@@ -37,24 +37,24 @@ def run(arguments: list[str]) -> int:
     options = tyro.cli(Export, args=arguments, prog="stpn export")
     if not options.runs.exists():
         raise RunError(f"{options.runs} does not exist")
-    written, skipped, problems, complete = [], [], [], []
+    skipped, problems = [], []
+    exported: dict[Path, Run] = {}
     for found in find(options.runs):
         try:
             if found.status != "finished" and not options.unfinished:
                 skipped.append(str(found.path))
                 continue
-            written.append(str(export(found, options.results)))
+            exported[export(found, options.results)] = found
             if options.checkpoints:
                 keep(found, options.results)
-            complete.append(found)
         except RunError as error:
             problems.append(str(error))
-    networks, large = _ship(complete, options.networks, problems)
+    networks, large = _ship(exported, options, problems)
     if options.json:
-        content = {"written": written, "networks": networks, "too_large": large}
+        content = {"written": [*map(str, exported)], "networks": networks, "too_large": large}
         print(json.dumps({**content, "unfinished": skipped, "problems": problems}))
         return 1 if problems else 0
-    print(f"{len(written)} run{'' if len(written) == 1 else 's'} written below {options.results}")
+    print(f"{len(exported)} run{'' if len(exported) == 1 else 's'} written below {options.results}")
     if networks:
         print(f"networks in {options.networks}: {', '.join(networks)}")
     for sentence in large:
@@ -67,17 +67,30 @@ def run(arguments: list[str]) -> int:
 
 
 def _ship(
-    runs: list[Run], directory: Path | None, problems: list[str]
+    runs: dict[Path, Run], options: Export, problems: list[str]
 ) -> tuple[list[str], list[str]]:
-    """Names of the networks written, and a sentence for each that is too large."""
+    """Names of the networks that are there now, and a sentence for each that is too large.
+
+    `runs` by the file that each was exported to. The best is that of all results beside them: the
+    run of another seed may be gone while its result stayed.
+    """
+    directory = options.networks
     if directory is None:
         return [], []
     from stpn import zoo
 
+    models = {path.parent for path in runs}
+    results = [result for model in sorted(models) for result in load_results(model, problems)]
     names, large = [], []
-    for chosen, of in zoo.best(runs):
+    for chosen, of in zoo.best(results):
+        name = f"{chosen.task}-{chosen.model}"
         try:
-            names.append(zoo.ship(chosen, of, directory).name)
+            if chosen.path in runs:
+                zoo.ship(runs[chosen.path], of, directory)
+            elif not zoo.confirm(chosen, of, directory):
+                problems.append(f"{name}: the best result is {chosen.path}, whose run is not here")
+                continue
+            names.append(name)
         except zoo.TooLarge as error:
             large.append(str(error))
         except StpnError as error:

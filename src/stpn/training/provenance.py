@@ -14,6 +14,11 @@ import torch
 import stpn
 
 
+def collect() -> dict[str, Any]:
+    """As it stands in summaries."""
+    return {"versions": versions(), "machine": machine(), "commit": commit()}
+
+
 def versions() -> dict[str, str]:
     found = {"stpn": stpn.__version__, "python": platform.python_version()}
     for package in ("torch", "numpy", "safetensors"):

@@ -126,6 +126,7 @@ def _refuse_existing(run: Run) -> None:
 def _work(loop: Loop) -> Outcome:
     run, trainer, reporter = loop.run, loop.trainer, loop.reporter
     with loop.stop.on_signals():
+        run.write_provenance(provenance.collect())
         reporter.started(run, trainer)
         try:
             summary = _evaluate(loop) if loop.train() else None
@@ -167,9 +168,7 @@ def summarise(trainer: Trainer, figures: Evaluation, *, seconds: float) -> dict[
         "seconds": round(seconds, 3),
         "parameters": sum(p.numel() for p in trainer.model.parameters() if p.requires_grad),
         **figures.extras,
-        "versions": provenance.versions(),
-        "machine": provenance.machine(),
-        "commit": provenance.commit(),
+        **provenance.collect(),
     }
 
 
