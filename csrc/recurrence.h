@@ -403,12 +403,23 @@ template <class P, CellKind K> class Member {
         if (t > 0) backward_sweep<P, true>(s, grads.synapses, active, running, du_from);
         else backward_sweep<P, false>(s, grads.synapses, active, running, du_from);
         for (int k = 0; k < running; ++k) propagate(static_cast<Neurons<T>&>(*active[k]), t);
+        if (t > 0 && t % kBoundEvery == 0)
+          for (int k = 0; k < running; ++k) bound(*active[k]);
       }
     }
     for (idx k = 0; k < n; ++k) store_initial_gradients(lanes[k]);
     if (c.dx)
       for (idx k = 0; k < n; ++k)
         for (idx t = lanes[k].len; t < sh.T_; ++t) clear(dx(lanes[k].b, t), kInner ? sh.H : sh.I);
+  }
+
+  // dL/dF grows by lambda / n with every step back where that is above 1. Of a synapse that has not
+  // been used (u and F are zero) it counts for nothing, but a factor of 1.6 is beyond float32 after
+  // 190 steps, and infinity times zero is not zero.
+  static constexpr idx kBoundEvery = 16;
+  void bound(Lane<T>& lane) {
+    const V<T> most = splat(sizeof(T) == 4 ? T(1e18) : T(1e150));
+    vectors<T>(s.R * s.Dp, [&](idx k) STPN_LAMBDA { store(lane.dF + k, clamp<T>(load(lane.dF + k), most)); });
   }
 
   T* dx(idx b, idx t) const { return c.dx ? at<T>(c.dx) + b * c.dx_sb + t * c.dx_st : nullptr; }

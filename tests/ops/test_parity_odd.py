@@ -141,3 +141,26 @@ def test_what_is_masked_may_be_nan(backend, kind) -> None:
     with use_backend(backend):
         actual = replace(clean, tensors=dirty).run(backends, torch.float64)
     assert_near(actual, clean.run(reference, torch.float64), torch.float64)
+
+
+@backend
+@kinds
+@pytest.mark.parametrize("norm", ["pre", "post", None])
+@pytest.mark.parametrize("batch", [3, 16])
+def test_a_synapse_that_is_never_used_may_amplify(backend, kind, norm, batch) -> None:
+    """Its gradient of F grows beyond float32 on the way back and counts for nothing."""
+    shape = Shape(batch, 220, 5, 4)
+    case = make_case(kind, shape, norm=norm, clamp=1.0 if norm == "post" else None)
+    case.tensors["gamma"] *= 0.1
+    case.tensors["lambda_"] *= 0.5
+    for name in ("x", "f0"):
+        case.tensors[name][..., 1] = 0.0
+    case.tensors["lambda_"][:, 1] = 4.0
+    expected = case.run(reference, torch.float64)
+    with use_backend(backend):
+        actual = case.run(backends, torch.float32)
+    unused = ("grad of x", "grad of f0")
+    assert expected["grad of f0"].abs().max() > torch.finfo(torch.float32).max
+    for name in unused:
+        del actual[name], expected[name]
+    assert_near(actual, expected, torch.float32)
