@@ -24,8 +24,9 @@ class Arguments:
     out: Path = Path("report")
     """Where the report goes: index.html, report.md, tables/ and figures/."""
     notes: Path | None = None
-    """Markdown file with what else there is to say; it goes below the verdicts. None: the file
-    notes.md beside the runs, if there is one."""
+    """Markdown file with what else there is to say; it goes below the tables and quotes figures
+    as {art/lstm}, {art/lstm power each} or {paper art/lstm}. None: the file notes.md beside the
+    runs, if there is one."""
     docs: Path | None = None
     """Also write results.md and its figures into this directory."""
     readme: Path | None = None

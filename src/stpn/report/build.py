@@ -13,6 +13,7 @@ from stpn.report import figures, page, synapses
 from stpn.report.grid import Grid, collect
 from stpn.report.network import TASK, Found, find, networks
 from stpn.report.plots import Plot, plots
+from stpn.report.quotes import fill
 from stpn.report.tables import LEGEND, Table, tables
 from stpn.report.verdicts import TaskVerdict, verdicts
 
@@ -64,12 +65,14 @@ class Written:
 def gather(root: str | Path, *, notes: str = "", shelf: Shelf | None = None) -> Report:
     """Read all runs under `root` and judge them.
 
-    `notes` is Markdown that goes into the report. `shelf` has trained networks for the synapse
-    viewer and figures 5 and 6, where results come without checkpoints.
+    `notes` is Markdown that goes into the report and may quote figures (`stpn.report.quotes`).
+    `shelf` has trained networks for the synapse viewer and figures 5 and 6, where results come
+    without checkpoints.
     """
     grid = collect(root)
     found, reasons = find(grid, shelf)
     main = found.get(experiments.get(TASK).models[0])
+    notes = fill(notes, grid)
     return Report(
         grid, notes, verdicts(grid), tables(grid), plots(grid), _pictures(main), found, reasons
     )
