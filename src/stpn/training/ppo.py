@@ -72,9 +72,13 @@ class PPO:
         weight = batch.mask / batch.mask.sum().clamp(min=1)  # (S, L), sums to 1
         return {
             "policy_loss": -(gain * weight).sum(),
-            "value_loss": ((values - batch.returns).square() * weight).sum() / batch.unit**2,
+            "value_loss": (self.value_errors(values, batch) * weight).sum() / batch.unit**2,
             "entropy": (policy.entropy() * weight).sum(),
         }
+
+    def value_errors(self, values: Tensor, batch: Sequences) -> Tensor:
+        """What the value's loss is the mean of, (S, L)."""
+        return (values - batch.returns).square()
 
     @torch.no_grad()
     def sequences(self, rollout: Rollout) -> Sequences:
