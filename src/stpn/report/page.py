@@ -103,7 +103,7 @@ def _lead(grid: Grid, verdicts: list[TaskVerdict]) -> str:
     return (
         f"The paper's tables and figures, measured again: {runs} runs in "
         f"<code>{escape(str(grid.root))}</code>, {complete} of the {wanted} runs of the paper's "
-        "grid complete. Nothing on this page is typed in but the paper's own numbers."
+        "grid complete. Nothing is typed in but the paper's numbers and side experiments in notes."
     )
 
 
