@@ -78,7 +78,7 @@ class Case:
 
 def make_case(
     kind: str,
-    shape: Shape = Shape(),  # noqa: B008
+    shape: Shape = Shape(),
     *,
     stp: str = "synapse",
     bias: bool = True,
