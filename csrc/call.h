@@ -11,6 +11,8 @@
 namespace stpn {
 
 enum class CellKind : int64_t { kPlain, kLstm, kModPlast, kFastWeights };
+// How rows are normalised: not at all, G in the forward pass and F by the same norm, or F after its update.
+enum Norm : int64_t { kNormNone, kNormPre, kNormPost };
 enum class Activation : int64_t { kTanh, kSigmoid, kRelu };
 
 struct Call {
@@ -49,6 +51,11 @@ struct Call {
   int64_t dalpha = 0, dmod_v = 0, dmod_d = 0, deta = 0, dln_weight = 0, dln_bias = 0;
 };
 
+// Values that the forward pass saves of one step of one sequence: per_unit * H + constant.
+struct RecordSize {
+  int64_t per_unit, constant;
+};
+
 // One instruction set's kernels; null where another set's serve as well.
 struct Kernels {
   const char* name;
@@ -58,14 +65,16 @@ struct Kernels {
   void (*backward_double)(const Call&);
   void (*add_static_power_float)(const Call&);
   void (*add_static_power_double)(const Call&);
+  RecordSize (*record_size)(CellKind cell, Norm norm, bool power, bool is_double);
 };
 
 // Run body(context, thread, threads) on a team; returns when all are done.
 void run_team(int threads, void (*body)(void*, int, int), void* context);
 
-// Raise MemoryError and RuntimeError in Python.
+// Raise MemoryError, RuntimeError and ValueError in Python.
 [[noreturn]] void out_of_memory();
 [[noreturn]] void other_instruction_set();
+[[noreturn]] void invalid(const char* why);
 
 // Memory of the calling thread that later calls reuse; 64-byte aligned, contents arbitrary. Many
 // megabytes of it get large pages: backward over rows of 2,656 synapses goes through more memory than

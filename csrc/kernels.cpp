@@ -188,6 +188,9 @@ template <bool BACKWARD, class P, CellKind K> void run_as(const Call& c) {
 }
 
 template <bool BACKWARD, class P, CellKind K> void run(const Call& c) {
+  constexpr idx rows = K == CellKind::kLstm ? 4 : 1;
+  if (c.saved && c.saved_size < record_layout<P, K>(rows * c.H, c.H).size)
+    invalid("saved: too small for the records of this call");
   if constexpr (kHasAcross<K>)
     if (goes_across<BACKWARD, P, K>(c)) return run_as<BACKWARD, typename P::Across, K>(c);
   run_as<BACKWARD, P, K>(c);
@@ -215,34 +218,71 @@ template <bool BACKWARD, class T, CellKind K> void choose_norm(const Call& c) {
   switch (c.norm) {
     case kNormPre: return choose_plain<BACKWARD, T, K, kNormPre>(c);
     case kNormPost: return choose_plain<BACKWARD, T, K, kNormPost>(c);
-    default: return choose_plain<BACKWARD, T, K, kNormNone>(c);
+    case kNormNone: return choose_plain<BACKWARD, T, K, kNormNone>(c);
   }
+  invalid("norm: not a value of Norm");
 }
 
 // ModPlast and Fast Weights: no norm, rates that are not trained.
 template <bool BACKWARD, class T, CellKind K, bool CLAMP, bool ALPHA, bool OWN_PRE> void choose_power(const Call& c) {
+  if (c.norm != kNormNone) invalid("norm: this cell has none");
   if constexpr (kEveryPlan<T, K>)
     if (!wants_power<BACKWARD>(c)) return run<BACKWARD, Plan<T, false, kNormNone, CLAMP, false, ALPHA, OWN_PRE, false>, K>(c);
   run<BACKWARD, Plan<T, false, kNormNone, CLAMP, true, ALPHA, OWN_PRE, false>, K>(c);
 }
 
 template <bool BACKWARD, class T> void choose(const Call& c) {
+  if (c.activation < 0 || c.activation > int64_t(Activation::kRelu)) invalid("activation: not a value of Activation");
   switch (CellKind(c.cell)) {
     case CellKind::kPlain: return choose_norm<BACKWARD, T, CellKind::kPlain>(c);
     case CellKind::kLstm: return choose_norm<BACKWARD, T, CellKind::kLstm>(c);
     case CellKind::kModPlast: return choose_power<BACKWARD, T, CellKind::kModPlast, true, true, false>(c);
     case CellKind::kFastWeights: return choose_power<BACKWARD, T, CellKind::kFastWeights, false, false, true>(c);
   }
+  invalid("cell: not a value of Cell");
+}
+
+template <class T, CellKind K, int NORM> RecordSize size_of(bool power) {
+  constexpr idx rows = K == CellKind::kLstm ? 4 : 1;
+  using With = Plan<T, false, NORM, true, true>;
+  using Without = Plan<T, false, NORM, true, false>;
+  const bool with = power || !kEveryPlan<T, K>;
+  const idx none = with ? record_layout<With, K>(0, 0).size : record_layout<Without, K>(0, 0).size;
+  const idx one = with ? record_layout<With, K>(rows, 1).size : record_layout<Without, K>(rows, 1).size;
+  return {one - none, none};
+}
+
+template <class T, CellKind K> RecordSize size_of(Norm norm, bool power) {
+  switch (norm) {
+    case kNormPre: return size_of<T, K, kNormPre>(power);
+    case kNormPost: return size_of<T, K, kNormPost>(power);
+    case kNormNone: return size_of<T, K, kNormNone>(power);
+  }
+  invalid("norm: not a value of Norm");
+}
+
+template <class T> RecordSize size_of(CellKind cell, Norm norm, bool power) {
+  switch (cell) {
+    case CellKind::kPlain: return size_of<T, CellKind::kPlain>(norm, power);
+    case CellKind::kLstm: return size_of<T, CellKind::kLstm>(norm, power);
+    case CellKind::kModPlast: return size_of<T, CellKind::kModPlast>(norm, power);
+    case CellKind::kFastWeights: return size_of<T, CellKind::kFastWeights>(norm, power);
+  }
+  invalid("cell: not a value of Cell");
+}
+
+RecordSize record_size(CellKind cell, Norm norm, bool power, bool is_double) {
+  return is_double ? size_of<double>(cell, norm, power) : size_of<float>(cell, norm, power);
 }
 
 }  // namespace
 
 extern const Kernels kernels;
 #if defined(STPN_FLOAT_ONLY)
-const Kernels kernels{STPN_ISA_NAME, choose<false, float>, choose<true, float>, nullptr, nullptr, add_static_power<float>, nullptr};
+const Kernels kernels{STPN_ISA_NAME, choose<false, float>, choose<true, float>, nullptr, nullptr, add_static_power<float>, nullptr, record_size};
 #else
 const Kernels kernels{STPN_ISA_NAME,         choose<false, float>,    choose<true, float>,     choose<false, double>,
-                      choose<true, double>, add_static_power<float>, add_static_power<double>};
+                      choose<true, double>, add_static_power<float>, add_static_power<double>, record_size};
 #endif
 
 }  // namespace stpn::STPN_ISA

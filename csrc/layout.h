@@ -10,11 +10,10 @@
 //     across  u (Dp): D x L                        of rows (Rp): R x L        F (R, D x L)
 #pragma once
 
+#include "call.h"
 #include "simd.h"
 
 namespace stpn::STPN_ISA {
-
-enum Norm { kNormNone, kNormPre, kNormPost };
 
 // What a model needs of the sweeps, fixed at compile time.
 template <class T_, bool ACROSS, int NORM, bool CLAMP, bool POWER, bool ALPHA = false, bool OWN_PRE = false, bool RATES = true>

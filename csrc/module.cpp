@@ -1,5 +1,6 @@
 // The Python module: calls in, the best instruction set's kernels out.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -80,6 +81,7 @@ void use_instruction_set(const std::string& name) {
 }  // namespace stpn
 
 NB_MODULE(_native, m) {
+  using namespace nb::literals;
   using stpn::Call;
   nb::set_leak_warnings(false);  // objects that outlive the interpreter are no concern of a user
   auto call = nb::class_<Call>(m, "Call").def(nb::init<>());
@@ -98,6 +100,26 @@ NB_MODULE(_native, m) {
   FIELD(dlambda); FIELD(dgamma); FIELD(dalpha); FIELD(dmod_v); FIELD(dmod_d); FIELD(deta); FIELD(dln_weight); FIELD(dln_bias);
 #undef FIELD
 
+  using stpn::CellKind;
+  nb::enum_<CellKind>(m, "Cell", nb::is_arithmetic())
+      .value("plain", CellKind::kPlain)
+      .value("lstm", CellKind::kLstm)
+      .value("modplast", CellKind::kModPlast)
+      .value("fast_weights", CellKind::kFastWeights);
+  nb::enum_<stpn::Norm>(m, "Norm", nb::is_arithmetic())
+      .value("none", stpn::kNormNone)
+      .value("pre", stpn::kNormPre)
+      .value("post", stpn::kNormPost);
+  using stpn::Activation;
+  nb::enum_<Activation>(m, "Activation", nb::is_arithmetic())
+      .value("tanh", Activation::kTanh)
+      .value("sigmoid", Activation::kSigmoid)
+      .value("relu", Activation::kRelu);
+
+  m.def("record_size", [](int64_t cell, int64_t norm, bool power, bool is_double) {
+    const stpn::RecordSize size = stpn::chosen->record_size(CellKind(cell), stpn::Norm(norm), power, is_double);
+    return std::pair{size.per_unit, size.constant};
+  }, "cell"_a, "norm"_a, "power"_a, "is_double"_a, "Values saved of one step of a sequence, as (a, b) of a * H + b.");
   m.def("forward", stpn::forward, nb::call_guard<nb::gil_scoped_release>());
   m.def("backward", stpn::backward, nb::call_guard<nb::gil_scoped_release>());
   m.def("add_static_power", [](int64_t power, int64_t x, int64_t x_sb, int64_t x_st, int64_t weight, int64_t weight_sr,

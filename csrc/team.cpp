@@ -72,6 +72,8 @@ void other_instruction_set() {
   throw std::runtime_error("a backward pass needs the instruction set of its forward pass, which was changed in between");
 }
 
+void invalid(const char* why) { throw std::invalid_argument(why); }
+
 void* scratch(int slot, uint64_t bytes) {
   thread_local Memory slots[3];
   Memory& memory = slots[slot];
