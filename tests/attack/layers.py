@@ -1,0 +1,149 @@
+"""Hostile operands of layers and cells: the kernels do what the specification does, or refuse."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import stpn
+
+from . import Broken, attack
+from .tensors import UNBOUNDED, VALUES, draw, laid_out, spoiled, wrong
+
+CORES = {
+    "stpnf": stpn.STPNf,
+    "stpnr": stpn.STPNr,
+    "stpnl": stpn.STPNl,
+    "fastweights": stpn.FastWeights,
+    "modplast": stpn.ModPlast,
+    "hebbff": stpn.HebbFF,
+}
+REFUSALS = (ValueError, TypeError, RuntimeError)
+TOLERANCE = {torch.float64: 1e-7, torch.float32: 2e-3}
+
+
+@attack("layers", isolated=True)
+def hostile_layer(random: Random) -> str:
+    core, inputs, state, reset, label = _case(random)
+    results = {}
+    for backend in ("reference", "native"):
+        with stpn.use_backend("auto" if backend == "native" else backend):
+            try:
+                results[backend] = _results(core, inputs, state, reset)
+            except REFUSALS as error:
+                results[backend] = type(error)
+    return _verdict(results["native"], results["reference"], label)
+
+
+def _case(random: Random) -> tuple[nn.Module, Tensor, Any, Tensor | None, str]:
+    """A core, x, state, reset, and what is strange about them."""
+    name = random.choice(list(CORES))
+    dtype = random.choice([torch.float32, torch.float64])
+    batch = random.choice([1, 2, 3, 8, 16])
+    steps = random.choice([1, 2, 5, 9, 20])
+    size = random.choice([1, 2, 3, 7, 8, 17])
+    core = CORES[name](
+        size, random.choice([1, 2, 5, 8, 17]), num_layers=random.choice([1, 1, 2]),
+        bidirectional=random.random() < 0.2, batch_first=True, dtype=dtype,
+        **_options(random, name),
+    )  # fmt: skip
+    with torch.no_grad():
+        for parameter in core.parameters():
+            parameter.copy_(draw(random, *parameter.shape, dtype=dtype, scale=0.4))
+    x = laid_out(random, draw(random, batch, steps, size, dtype=dtype))
+    state = reset = None
+    if random.random() < 0.5:
+        zero = core.initial_state(batch)
+        state = tuple(
+            type(s)(*(laid_out(random, draw(random, *v.shape, dtype=dtype, scale=0.3)) for v in s))
+            for s in zero
+        )
+    if random.random() < 0.4:
+        generator = torch.Generator().manual_seed(random.getrandbits(60))
+        reset = torch.rand(batch, steps, generator=generator) < 0.2
+    label = random.choice(["ordinary", "ordinary", "odd values", "unbounded", "wrong", "wrong"])
+    if label == "odd values":
+        x = spoiled(random, x, VALUES)
+    elif label == "unbounded":
+        x = spoiled(random, x, UNBOUNDED)
+    elif label == "wrong":
+        kind, x, state, reset = _broken(random, core, x, state, reset)
+        label = f"wrong {kind}"
+    return core, x, state, reset, label
+
+
+def _options(random: Random, name: str) -> dict[str, Any]:
+    if name in ("stpnf", "stpnr", "stpnl"):
+        return {
+            "norm": random.choice(["pre", "post", None]),
+            "clamp": random.choice([None, 0.3]),
+            "stp": random.choice(["synapse", "neuron", "uniform"]),
+        }
+    if name == "modplast":
+        return {"modulated": random.random() < 0.5}
+    return {}
+
+
+def _broken(
+    random: Random, core: nn.Module, x: Tensor, state: Any, reset: Tensor | None
+) -> tuple[str, Any, Any, Any]:
+    """One of x, the state, the resets and the parameters is wrong."""
+    target = random.choice(["x", "state", "reset", "parameter", "parameter"])
+    if target == "state" and state is not None:
+        fields = list(state[0])
+        k = random.randrange(len(fields))
+        kind, fields[k] = wrong(random, fields[k])
+        return f"state ({kind})", x, (type(state[0])(*fields), *state[1:]), reset
+    if target == "reset" and reset is not None:
+        kind, reset = wrong(random, reset)
+        return f"reset ({kind})", x, state, reset
+    if target == "parameter":
+        name, parameter = random.choice(list(core.named_parameters()))
+        kind, value = wrong(random, parameter.detach())
+        if value is None or not value.dtype.is_floating_point:
+            core._parameters[name] = value  # type: ignore[assignment]
+        else:
+            core._parameters[name] = nn.Parameter(value)
+        return f"parameter ({kind})", x, state, reset
+    kind, value = wrong(random, x)
+    return f"x ({kind})", value, state, reset
+
+
+def _results(core: nn.Module, x: Any, state: Any, reset: Any) -> list[Tensor]:
+    """y, the final state, and the gradients of x and all parameters of a bounded function."""
+    if isinstance(x, Tensor) and x.dtype.is_floating_point and x.untyped_storage().nbytes():
+        x = x.detach().requires_grad_()
+    y, final = core(x, state, reset)
+    values = [y, *(value for one in final for value in one)]
+    leaves = [x, *(p for p in core.parameters() if p.requires_grad)]
+    total = sum(value.sin().sum() for value in values)
+    return values + list(torch.autograd.grad(total, leaves, materialize_grads=True))
+
+
+def _verdict(native: Any, reference: Any, label: str) -> str:
+    if isinstance(native, type):
+        if isinstance(reference, type) or label.startswith("wrong"):
+            return f"{label.split(' (')[0]}: refused"
+        raise Broken(f"{label}: {native.__name__}, but the specification computes it")
+    if isinstance(reference, type):
+        raise Broken(f"{label}: computed, but the specification raises {reference.__name__}")
+    tolerance = TOLERANCE[native[0].dtype]
+    for actual, expected in zip(native, reference, strict=True):
+        actual, expected = actual.detach().double(), expected.detach().double()
+        if label == "unbounded":  # what is not finite may be so in another way
+            continue
+        if not _near(actual, expected, tolerance):
+            worst = (actual - expected).abs().max().item()
+            raise Broken(f"{label}: differs from the specification by {worst:.2g}")
+    return f"{label}: the same"
+
+
+def _near(actual: Tensor, expected: Tensor, tolerance: float) -> bool:
+    if not expected.numel():
+        return True
+    if not expected.isfinite().all():
+        return True  # beyond what the dtype can hold
+    return bool((actual - expected).abs().max() <= tolerance * (1 + expected.abs().max()))

@@ -1,0 +1,28 @@
+"""The attacks, with few cases; `python -m tests.attack --cases 100000` is the long form."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from . import Broken, attack, run
+
+
+def test_outcomes_are_counted_and_failures_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attack.ATTACKS", {})
+
+    @attack("dice")
+    def dice(random: Random) -> str:
+        number = random.randrange(3)
+        if number == 0:
+            raise Broken("a promise")
+        return {1: "right"}[number]
+
+    report = run("dice", cases=60, seed=1)
+    assert report.cases == 60
+    assert report.outcomes["right"] + len(report.failures) == 60
+    assert any(line.endswith("a promise") for line in report.failures)
+    assert any("KeyError" in line for line in report.failures)  # an error nobody expected
+    again = run("dice", cases=1, seed=1, first=7)
+    assert again.failures == [line for line in report.failures if line.startswith("case 7:")]
