@@ -1,4 +1,4 @@
-"""A step bound to its tensors is `step`, bit for bit, for every core and option."""
+"""A step bound to its tensors is `step` in place, bit for bit, for every core and option."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def compare(core: torch.nn.Module) -> None:
                 for parameter in core.parameters():
                     parameter.mul_(1.5)
             mask = reset[t] if t % 2 else None
-            y, state = core.step(inputs[t], state, mask)
+            y, state = core.step(inputs[t], state, mask, inplace=True)
             x.copy_(inputs[t])
             torch.testing.assert_close(bound(mask), y, rtol=0, atol=0)
             for layer, bound_layer in zip(state, bound_state, strict=True):

@@ -1,4 +1,4 @@
-"""One step at a time: cells and `layer.step`, with gradients and in place without."""
+"""One step at a time: cells and `layer.step`, as values and in place."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ def twins(layer_type: type, cell_type: type, **options):
     return layer, cell
 
 
-@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize(("grad", "inplace"), [(True, False), (False, False), (False, True)])
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize(("layer_type", "cell_type"), PAIRS)
-def test_steps_are_the_sequence(layer_type, cell_type, options, grad) -> None:
+def test_steps_are_the_sequence(layer_type, cell_type, options, grad, inplace) -> None:
     layer, cell = twins(layer_type, cell_type, **options)
     x, reset = torch.randn(BATCH, STEPS, INPUTS), torch.rand(BATCH, STEPS) > 0.6
     with torch.set_grad_enabled(grad):
         y, (final,) = layer(x, None, reset)
         cell_state, layer_state = None, None
         for t in range(STEPS):
-            h, cell_state = cell(x[:, t], cell_state, reset[:, t])
-            y_t, layer_state = layer.step(x[:, t], layer_state, reset[:, t])
+            h, cell_state = cell(x[:, t], cell_state, reset[:, t], inplace=inplace)
+            y_t, layer_state = layer.step(x[:, t], layer_state, reset[:, t], inplace=inplace)
             torch.testing.assert_close(h, y[:, t])
             torch.testing.assert_close(y_t, y[:, t])
             assert h.requires_grad == y_t.requires_grad == grad
@@ -52,17 +52,17 @@ def test_steps_are_the_sequence(layer_type, cell_type, options, grad) -> None:
         torch.testing.assert_close(layer_state, (final,))
 
 
-@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize(("grad", "inplace"), [(True, False), (False, False), (False, True)])
 @pytest.mark.parametrize(("layer_type", "cell_type"), PAIRS)
-def test_unbatched_steps(layer_type, cell_type, grad) -> None:
+def test_unbatched_steps(layer_type, cell_type, grad, inplace) -> None:
     layer, cell = twins(layer_type, cell_type)
     x, reset = torch.randn(STEPS, INPUTS), torch.rand(STEPS) > 0.6
     with torch.set_grad_enabled(grad):
         y, (final,) = layer(x, None, reset)
         state, stack = cell.initial_state(None), layer.initial_state(None)
         for t in range(STEPS):
-            h, state = cell(x[t], state, reset[t])
-            y_t, stack = layer.step(x[t], stack, reset[t])
+            h, state = cell(x[t], state, reset[t], inplace=inplace)
+            y_t, stack = layer.step(x[t], stack, reset[t], inplace=inplace)
             assert h.shape == y_t.shape == (HIDDEN,)
             torch.testing.assert_close((h, y_t), (y[t], y[t]))
         torch.testing.assert_close((state, *stack), (final, final))
@@ -71,9 +71,7 @@ def test_unbatched_steps(layer_type, cell_type, grad) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize(("layer_type", "cell_type"), PAIRS)
-def test_without_gradients_the_state_is_updated_in_place(
-    layer_type, cell_type, options, dtype
-) -> None:
+def test_the_state_can_be_updated_in_place(layer_type, cell_type, options, dtype) -> None:
     layer = layer_type(INPUTS, HIDDEN, num_layers=2, **options).to(dtype)
     cell = cell_type(INPUTS, HIDDEN, **options).to(dtype)
     x = torch.randn(STEPS, BATCH, INPUTS).to(dtype)
@@ -88,7 +86,7 @@ def test_without_gradients_the_state_is_updated_in_place(
             addresses = [value.data_ptr() for value in tensors]
             outputs = []
             for t in range(STEPS):
-                h, state = step(x[t], state, reset[t])
+                h, state = step(x[t], state, reset[t], inplace=True)
                 outputs.append((h, h.clone()))
             after = state if isinstance(state[0], tuple) else (state,)
             assert all(a is b for a, b in zip(tensors, itertools.chain(*after), strict=True))
@@ -98,23 +96,42 @@ def test_without_gradients_the_state_is_updated_in_place(
                 assert torch.equal(h, then)
 
 
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize(("layer_type", "cell_type"), PAIRS)
-def test_a_state_in_training_is_not_written_to(layer_type, cell_type) -> None:
+def test_a_look_ahead_leaves_the_state_alone(layer_type, cell_type, options, grad) -> None:
+    """Such as a bootstrap value: the caller goes on from the state that it had."""
+    layer, cell = twins(layer_type, cell_type, **options)
+    x = torch.randn(BATCH, INPUTS)
+    reset = torch.tensor([False, True, False])
+    _, state = cell(torch.randn(BATCH, INPUTS))
+    state = state.detach()
+    before = state.clone()
+    with torch.set_grad_enabled(grad):
+        _, ahead = cell(x, state, reset)
+        _, (stack,) = layer.step(x, (state,), reset)
+    assert all(map(torch.equal, state, before))
+    torch.testing.assert_close(stack, ahead)
+    for new in (ahead, stack):
+        new.f.detach().fill_(torch.nan)  # shares no memory with what was given
+    assert all(map(torch.equal, state, before))
+
+
+@pytest.mark.parametrize(("layer_type", "cell_type"), PAIRS)
+def test_a_state_in_training_cannot_be_overwritten(layer_type, cell_type) -> None:
     """A learnt initial state, or one that a backward pass still needs."""
     layer, cell = twins(layer_type, cell_type)
-    x = torch.randn(BATCH, INPUTS)
-    learnt = type(cell.initial_state(BATCH))(
-        *(torch.randn_like(v).requires_grad_() for v in cell.initial_state(BATCH))
-    )
-    before = learnt.clone()
+    x, state = torch.randn(BATCH, INPUTS), cell.initial_state(BATCH)
+    for step, given in ((cell, state), (layer.step, (state,))):
+        with pytest.raises(RuntimeError, match=r"inplace: .* under torch.no_grad"):
+            step(x, given, inplace=True)
+    learnt = state._replace(h=state.h.requires_grad_())
     with torch.no_grad():
-        h, state = cell(x, learnt)
-        _, (stack,) = layer.step(x, (learnt,))
-    torch.testing.assert_close(learnt, before)
-    torch.testing.assert_close(stack, state)
-    h_grad, after = cell(x, learnt)
-    torch.testing.assert_close(h, h_grad)
-    torch.testing.assert_close(state, after)
+        for step, given in ((cell, learnt), (layer.step, (learnt,))):
+            with pytest.raises(ValueError, match="inplace: expected a state without gradients"):
+                step(x, given, inplace=True)
+        with pytest.raises(ValueError, match="inplace: expected a state without gradients"):
+            layer.bound_step(x, (learnt,))
 
 
 def test_with_gradients_the_state_is_a_value() -> None:
@@ -148,7 +165,7 @@ def test_a_strided_state_is_updated_where_it_lives() -> None:
     with torch.no_grad():
         expected_h, expected = cell(x)
         state = cell.initial_state(BATCH)._replace(f=buffer[..., 1])
-        h, state = cell(x, state)
+        h, state = cell(x, state, inplace=True)
     torch.testing.assert_close((h, buffer[..., 1]), (expected_h, expected.f))
     assert not buffer[..., 0].any()
 
@@ -162,10 +179,10 @@ def test_a_long_stream_keeps_its_memory() -> None:
         return sum(issubclass(type(o), torch.Tensor) for o in gc.get_objects())
 
     with torch.no_grad():
-        h, state = cell(x, state)
+        h, state = cell(x, state, inplace=True)
         before = tensors()
         for _ in range(300):
-            h, state = cell(x, state)
+            h, state = cell(x, state, inplace=True)
         assert tensors() <= before
     assert h.isfinite().all()
 
@@ -190,6 +207,7 @@ def test_cells_compile_without_graph_breaks(cell_type) -> None:
     state = cell(x)[1].detach()
     torch.testing.assert_close(compiled(x, state, reset), cell(x, state, reset))
     with torch.no_grad():
-        expected = cell(x, state.clone(), reset)
+        expected = cell(x, state, reset)
         torch.testing.assert_close(compiled(x, state, reset), expected)
+        torch.testing.assert_close(compiled(x, state, reset, inplace=True), expected)
         torch.testing.assert_close(state, expected[1])

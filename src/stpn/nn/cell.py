@@ -9,14 +9,15 @@ import torch
 from torch import Tensor
 
 from stpn.nn import checks
-from stpn.nn.recurrence import Recurrence, autocast, expected_dtype
+from stpn.nn.recurrence import Recurrence, expected_dtype
 
 
 class RecurrentCell(Recurrence):
-    """Base of all cells: `h, state = cell(x, state=None, reset=None)`.
+    """Base of all cells: `h, state = cell(x, state=None, reset=None, inplace=False)`.
 
-    x (B, I) or (I,), reset bool (B,) or (); the state is a single named tuple. Under
-    `torch.no_grad()` a given state is updated in place and returned: clone it to keep it.
+    x (B, I) or (I,), reset bool (B,) or (); the state is a single named tuple, and left as it is.
+    With `inplace=True`, for long streams under `torch.no_grad()`, its tensors are overwritten and
+    returned.
     """
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
@@ -42,7 +43,7 @@ class RecurrentCell(Recurrence):
         return self._zero_state(self.input_size, batch, device or like.device, dtype or like.dtype)
 
     def forward(
-        self, x: Tensor, state: Any = None, reset: Tensor | None = None
+        self, x: Tensor, state: Any = None, reset: Tensor | None = None, *, inplace: bool = False
     ) -> tuple[Tensor, Any]:
         like = self._like()
         x = checks.tensor("x", x, like.device, expected_dtype(like))
@@ -57,11 +58,7 @@ class RecurrentCell(Recurrence):
             state = self._checked_state("state", state, self.input_size, batch, like)
         if reset is not None:
             reset = checks.mask("reset", reset, batch, "(x without features)", x.device)
-        if autocast(x):
-            with torch.autocast(x.device.type, enabled=False):
-                y, (state,) = self._stream(x, (state,), reset)
-        else:
-            y, (state,) = self._stream(x, (state,), reset)
+        y, (state,) = self._stream(x, (state,), reset, inplace)
         return y, state
 
     def extra_repr(self) -> str:

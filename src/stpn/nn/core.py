@@ -143,12 +143,17 @@ class RecurrentCore(Recurrence):
         return PackedSequence(data, x.batch_sizes, x.sorted_indices, x.unsorted_indices), states
 
     def step(
-        self, x: Tensor, state: tuple[Any, ...] | None = None, reset: Tensor | None = None
+        self,
+        x: Tensor,
+        state: tuple[Any, ...] | None = None,
+        reset: Tensor | None = None,
+        *,
+        inplace: bool = False,
     ) -> tuple[Tensor, tuple[Any, ...]]:
         """One time step: x (B, I) or (I,) to y (B, H) or (H,); reset bool (B,) or ().
 
-        Under `torch.no_grad()` a given state is updated in place and returned: clone it to keep it.
-        A state that requires gradients is never written to.
+        The given state is left as it is. With `inplace=True`, for long streams under
+        `torch.no_grad()`, its tensors are overwritten and returned.
         """
         if self.bidirectional:
             raise ValueError(
@@ -157,17 +162,14 @@ class RecurrentCore(Recurrence):
             )
         x = self._checked_input(x, (1, 2), "(B, I) or (I,)")
         batch = tuple(x.shape[:-1])
-        states = self._checked_states(state, batch, writable=True)
+        states = self._checked_states(state, batch, writable=inplace)
         if reset is not None:
             reset = checks.mask("reset", reset, batch, "(x without features)", x.device)
-        if autocast(x):
-            with torch.autocast(x.device.type, enabled=False):
-                return self._stream(x, states, reset, self._drop)
-        return self._stream(x, states, reset, self._drop)
+        return self._stream(x, states, reset, inplace, self._drop)
 
     @torch.no_grad()
     def bound_step(self, x: Tensor, state: tuple[Any, ...]) -> BoundStep:
-        """`step` without gradients on the same tensors again and again: `y = bound(reset=None)`.
+        """`step(..., inplace=True)` on the same tensors again and again: `y = bound(reset=None)`.
 
         Each call reads x (B, I), which the caller fills, and updates `state` in place. y (B, H)
         belongs to the core: the next call may overwrite it. Bind anew when parameters have been
@@ -180,7 +182,7 @@ class RecurrentCore(Recurrence):
         @torch.no_grad()
         def bound(reset: Tensor | None = None) -> Tensor:
             if fast is None or self._frozen or self._power_observer is not None:
-                return self.step(x, state, reset)[0]
+                return self.step(x, state, reset, inplace=True)[0]
             if reset is not None:
                 clear(state[0], reset)
             return fast()

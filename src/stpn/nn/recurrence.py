@@ -215,17 +215,18 @@ class Recurrence(nn.Module):
         state: Any,
         reset: Tensor | None,  # (B,)
         suffix: str,
+        inplace: bool,
     ) -> tuple[Tensor, Any]:
-        """y (B, H) and the new state, which without gradients is the old one, updated in place."""
+        """y (B, H) and the new state, which `inplace` is the old one, updated."""
         power_weight = self._power_weight(suffix, x)
-        if torch.is_grad_enabled():
-            mask = None if reset is None else reset.unsqueeze(1)
-            y, state, power = self._run(x.unsqueeze(1), state, mask, None, suffix, power_weight)
-            y, power = y.squeeze(1), None if power is None else power.squeeze(1)
-        else:
+        if inplace:
             if reset is not None:
                 clear(state, reset)
             y, power = self._step(x, state, suffix, power_weight)
+        else:
+            mask = None if reset is None else reset.unsqueeze(1)
+            y, state, power = self._run(x.unsqueeze(1), state, mask, None, suffix, power_weight)
+            y, power = y.squeeze(1), None if power is None else power.squeeze(1)
         if self._power_observer is not None and power is not None:
             self._power_observer(power.unsqueeze(1), None, suffix)
         return y, state
@@ -235,10 +236,16 @@ class Recurrence(nn.Module):
         x: Tensor,  # (B, I) or (I,)
         states: Sequence[Any],
         reset: Tensor | None,  # (B,) or ()
+        inplace: bool,
         between: Callable[[Tensor], Tensor] = lambda y: y,
     ) -> tuple[Tensor, tuple[Any, ...]]:
         """One step through the layers, `between` applied to what goes from one to the next."""
-        batched, in_place = x.dim() == 2, not torch.is_grad_enabled()
+        if inplace:
+            _check_overwritable(states)
+        if autocast(x):
+            with torch.autocast(x.device.type, enabled=False):
+                return self._stream(x, states, reset, inplace, between)
+        batched = x.dim() == 2
         dtype = self._like().dtype
         compute = compute_dtype(dtype)
         y = x.to(compute) if batched else x.to(compute).unsqueeze(0)
@@ -246,14 +253,11 @@ class Recurrence(nn.Module):
             reset = reset.unsqueeze(0)
         new_states = []
         for k, (_, suffix) in enumerate(self._layers()):
-            # Never write to a tensor that takes part in training, such as a learnt initial state.
             given = states[k]
-            if in_place and any(value.requires_grad for value in given):
-                given = given.clone()
             batch = given if batched else rebuilt(given, [v.unsqueeze(0) for v in given])
             work = converted(batch, compute)
-            y, new = self._one_step(between(y) if k else y, work, reset, suffix)
-            if in_place:
+            y, new = self._one_step(between(y) if k else y, work, reset, suffix, inplace)
+            if inplace:
                 if new is not batch:  # converted: the caller's tensors are to change
                     for old, value in zip(batch, new, strict=True):
                         old.copy_(value)
@@ -262,6 +266,19 @@ class Recurrence(nn.Module):
                 new = new if batched else rebuilt(new, [v.squeeze(0) for v in new])
                 new_states.append(new.to(dtype))
         return (y if batched else y.squeeze(0)).to(dtype), tuple(new_states)
+
+
+def _check_overwritable(states: Sequence[Any]) -> None:
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            "inplace: expected False while gradients are on, which need the state as it was; "
+            "step under torch.no_grad()"
+        )
+    if any(value.requires_grad for state in states for value in state):
+        raise ValueError(
+            "inplace: expected a state without gradients, such as state.detach().clone(), got one "
+            "that requires them"
+        )
 
 
 def clear(state: Any, reset: Tensor) -> None:

@@ -378,7 +378,8 @@ class STPNl(_Gated, RecurrentCore):
 class STPNrCell(_NeuronCell):
     """One step of `STPNr`: `h, state = cell(x, state)`, x (B, I) or (I,), state `STPNState(h, f)`.
 
-    Under `torch.no_grad()` the given state is updated in place: an endless stream needs no memory.
+    In an endless stream, `cell(x, state, inplace=True)` under `torch.no_grad()` overwrites the
+    state that it is given, and needs no memory for another.
     """
 
 

@@ -1,6 +1,6 @@
 """An agent: encoder, recurrent core, linear heads for policy and value.
 
-Two ways through the same weights: `step` acts, one time step with the state updated in place;
+Two ways through the same weights: `step` acts, one time step;
 `forward` learns, a whole rollout in one call of the core.
 
 Notation: B environments, T steps, P parameters of the policy.
@@ -100,10 +100,15 @@ class Agent(nn.Module):
         self.policy = policy
 
     def step(
-        self, observation: Tensor, state: State | None = None, reset: Tensor | None = None
+        self,
+        observation: Tensor,
+        state: State | None = None,
+        reset: Tensor | None = None,
+        *,
+        inplace: bool = False,
     ) -> tuple[Tensor, State]:
-        """One time step: (B, ...) -> heads (B, P + 1). Under no_grad `state` changes in place."""
-        y, state = self.core.step(self.encoder(observation), state, reset)
+        """One time step: (B, ...) -> heads (B, P + 1). `inplace` overwrites `state`."""
+        y, state = self.core.step(self.encoder(observation), state, reset, inplace=inplace)
         return self.heads(y), state
 
     @torch.no_grad()
@@ -144,7 +149,7 @@ class Agent(nn.Module):
 
         observation (N, ...) is of those environments only, state of all.
         """
-        heads, _ = self.step(observation, select(state, index))
+        heads, _ = self.step(observation, select(state, index), inplace=True)  # of the copy
         return heads[:, -1]
 
 

@@ -63,7 +63,7 @@ class Player(AbstractContextManager["Player"]):
         worlds, policy = self.worlds, self.agent.policy
         reset = torch.from_numpy(worlds.first) if worlds.any_first else None
         self._readings.clear()
-        heads, self._state = self.agent.step(worlds.observation, self._state, reset)
+        heads, self._state = self.agent.step(worlds.observation, self._state, reset, inplace=True)
         power = torch.cat(self._readings, dim=1).sum(1).numpy()
         parameters = heads[:, :-1].numpy()
         if self._greedy:
