@@ -106,9 +106,11 @@ def state(
     device: torch.device,
     dtype: torch.dtype | None,
 ) -> Any:
-    """One state of the given type, every field with its shape."""
+    """One state of the given type, or its fields in a plain tuple, every one with its shape."""
     if type(value) is not state_type:
-        raise TypeError(f"{name}: expected {state_type.__name__}, got {_of(value)}")
+        if type(value) not in (tuple, list) or len(value) != len(shapes):
+            raise TypeError(f"{name}: expected {state_type.__name__}, got {_of(value)}")
+        value = state_type(*value)
     for field, part, expected in zip(value._fields, value, shapes, strict=True):
         checked = tensor(f"{name}.{field}", part, device, dtype)
         shape(f"{name}.{field}", checked, expected, "for this input")

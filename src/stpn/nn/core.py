@@ -17,6 +17,7 @@ from stpn.nn.recurrence import (
     Recurrence,
     Run,
     autocast,
+    check_overwritable,
     clear,
     compute_dtype,
     converted,
@@ -68,6 +69,9 @@ class RecurrentCore(Recurrence):
     @property
     def num_directions(self) -> int:
         return 2 if self.bidirectional else 1
+
+    def flatten_parameters(self) -> None:
+        """Nothing to do: for code that was written for `nn.LSTM`."""
 
     def _layers(self) -> Iterator[tuple[int, str]]:
         for layer in range(self.num_layers):
@@ -176,7 +180,8 @@ class RecurrentCore(Recurrence):
         replaced rather than changed in place.
         """
         self._checked_input(x, (2,), "(B, I)")
-        self._checked_states(state, x.shape[:1])
+        state = self._checked_states(state, x.shape[:1])
+        check_overwritable(state)
         fast = self._bound_kernel(x, state[0]) if len(state) == 1 else None
 
         @torch.no_grad()
@@ -210,10 +215,10 @@ class RecurrentCore(Recurrence):
             return tuple(self._start_state(n, batch, like) for n, _ in layers)
         if state is None:
             return tuple(self._zero_state(n, batch, like.device, like.dtype) for n, _ in layers)
-        if not isinstance(state, tuple) or type(state) is self.state_type:
+        if not isinstance(state, (tuple, list)) or any(isinstance(s, Tensor) for s in state):
             raise TypeError(
                 f"state: expected a tuple with one {self.state_type.__name__} per layer and "
-                f"direction, got {type(state).__name__}"
+                f"direction, got {type(state).__name__}; of one layer it is (state,)"
             )
         if len(state) != len(layers):
             raise ValueError(

@@ -241,7 +241,7 @@ class Recurrence(nn.Module):
     ) -> tuple[Tensor, tuple[Any, ...]]:
         """One step through the layers, `between` applied to what goes from one to the next."""
         if inplace:
-            _check_overwritable(states)
+            check_overwritable(states)
         if autocast(x):
             with torch.autocast(x.device.type, enabled=False):
                 return self._stream(x, states, reset, inplace, between)
@@ -268,7 +268,7 @@ class Recurrence(nn.Module):
         return (y if batched else y.squeeze(0)).to(dtype), tuple(new_states)
 
 
-def _check_overwritable(states: Sequence[Any]) -> None:
+def check_overwritable(states: Sequence[Any]) -> None:
     if torch.is_grad_enabled():
         raise RuntimeError(
             "inplace: expected False while gradients are on, which need the state as it was; "

@@ -2,6 +2,8 @@
 
 A layer takes and returns a tuple of these. They are values: nothing is kept on a module.
 Shapes are for a batch; unbatched input goes without B.
+
+`torch.save` and `torch.load` keep them, once this module has been imported, as by any core.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
+from torch.serialization import add_safe_globals
 
 
 class STPNState(NamedTuple):
@@ -132,6 +135,10 @@ class ModPlastState(NamedTuple):
     def to(self, *args: Any, **kwargs: Any) -> ModPlastState:
         return ModPlastState(*(value.to(*args, **kwargs) for value in self))
 
+
+add_safe_globals(
+    [STPNState, STPNlState, RNNState, LSTMState, MLPState, FastWeightsState, ModPlastState]
+)
 
 StateT = TypeVar("StateT", bound=tuple[Tensor, ...])
 
