@@ -31,29 +31,20 @@ VARIANTS = ("no-bias", "new-h", "none", "post")
 class NewAssociation(STPNr):
     """Recurrent synapses associate with the new h, where Algorithm 1 has the previous one."""
 
-    def _run(
-        self,
-        x: Tensor,  # (B, T, I)
-        state: STPNState,
-        reset: Tensor | None,
-        lengths: Tensor | None,
-        suffix: str,
-        power_weight: Tensor | None,
-    ) -> tuple[Tensor, STPNState, Tensor | None]:
+    def _advance(self, x: Tensor, state: STPNState, suffix: str) -> tuple[Tensor, STPNState]:
         weight, bias, lambda_, gamma = self._tensors(suffix)
-        h, f = state
-        outputs, powers = [], []
-        for x_t in x.unbind(1):
-            u = torch.cat([x_t, h], dim=1)  # (B, D)
-            g = weight + f  # (B, H, D)
-            n = g.norm(dim=2, keepdim=True) + 1e-16
-            h = torch.tanh(torch.einsum("bij,bj->bi", g / n, u) + bias)
-            if power_weight is not None:
-                powers.append(torch.einsum("bj,bij->b", power_weight * u * u, (g / n).abs()))
-            new = torch.cat([x_t, h], dim=1)
-            f = gamma * torch.einsum("bi,bj->bij", h, new) + lambda_ * (f / n)
-            outputs.append(h)
-        return torch.stack(outputs, 1), STPNState(h, f), torch.stack(powers, 1) if powers else None
+        u = torch.cat([x, state.h], dim=1)  # (B, D)
+        g = weight + state.f  # (B, H, D)
+        n = g.norm(dim=2, keepdim=True) + 1e-16
+        h = torch.tanh(torch.einsum("bij,bj->bi", g / n, u) + bias)
+        new = torch.cat([x, h], dim=1)
+        f = gamma * torch.einsum("bi,bj->bij", h, new) + lambda_ * (state.f / n)
+        return h, STPNState(h, f)
+
+    # The kernels of STPNr follow the old rule.
+    _run = RecurrentCore._run
+    _step = RecurrentCore._step
+    _bound_kernel = RecurrentCore._bound_kernel
 
 
 def core_of(variant: str, model: str, size: int, clamp: float | None) -> RecurrentCore:

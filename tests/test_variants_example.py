@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from stpn import STPNr
 from stpn.energy import EnergyMeter
@@ -52,3 +53,32 @@ def test_new_h_differs_from_the_second_association_on(example: dict[str, Any]) -
     assert not torch.allclose(y[:, 1], expected[:, 1])
     (power,), (usual_power,) = ours.per_step.values(), theirs.per_step.values()
     torch.testing.assert_close(power[0], usual_power[0])
+
+
+def test_new_h_keeps_its_rule_in_streams(example: dict[str, Any]) -> None:
+    """Sequences, steps, steps in place and bound steps, with resets and lengths."""
+    core = example["NewAssociation"](5, 4, batch_first=True)
+    with torch.no_grad():
+        core.gamma_l0.fill_(0.5)
+        x, reset = torch.randn(3, 6, 5), torch.rand(3, 6) > 0.6
+        y, (final,) = core(x, None, reset)
+        state, streamed, now = None, core.initial_state(3), torch.zeros(3, 5)
+        bound_state = core.initial_state(3)
+        bound = core.bound_step(now, bound_state)
+        for t in range(6):
+            h, state = core.step(x[:, t], state, reset[:, t])
+            torch.testing.assert_close(h, y[:, t])
+            h, _ = core.step(x[:, t], streamed, reset[:, t], inplace=True)
+            torch.testing.assert_close(h, y[:, t])
+            now.copy_(x[:, t])
+            torch.testing.assert_close(bound(reset[:, t]), y[:, t])
+        for last in (state, streamed, bound_state):
+            torch.testing.assert_close(last, (final,))
+        lengths = [2, 6, 1]
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        packed_y, (ends,) = core(packed)
+        padded, _ = pad_packed_sequence(packed_y, batch_first=True)
+        for b, n in enumerate(lengths):
+            alone, (end,) = core(x[b, :n])
+            torch.testing.assert_close(padded[b, :n], alone)
+            torch.testing.assert_close((ends.h[b], ends.f[b]), (end.h, end.f))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -193,10 +193,6 @@ class RecurrentCore(Recurrence):
             return fast()
 
         return bound
-
-    def _bound_kernel(self, x: Tensor, state: Any) -> Callable[[], Tensor] | None:
-        """A step of the only layer without any overhead, if the model has one for these tensors."""
-        return None
 
     def _checked_input(self, x: object, ranks: tuple[int, ...], shapes: str) -> Tensor:
         like = self._like()

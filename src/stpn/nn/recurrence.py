@@ -15,7 +15,7 @@ combined with `RecurrentCore`, which reads sequences, and `RecurrentCell`, which
         def _reset_parameters(self, input_size, suffix):
             ...
 
-        def _run(self, x, state, reset, lengths, suffix, power_weight):
+        def _advance(self, x, state, suffix):
             ...
 
     class Leaky(_Leaky, RecurrentCore): ...
@@ -61,8 +61,10 @@ class Recurrence(nn.Module):
     """One layer in one direction. Inside, everything is batched, batch first.
 
     A model defines the class attributes `state_type` and `recurrent`, and the hooks
-    `_state_shapes`, `_make_parameters`, `_reset_parameters` and `_run`. It may define `_step`, to
-    stream without allocation, and `_synapses`, to be traced. Parameters are named
+    `_state_shapes`, `_make_parameters`, `_reset_parameters` and `_advance`, one time step in plain
+    PyTorch. It may define `_synapses`, to be traced and metered, and, with kernels of its own,
+    `_run`, a whole sequence, `_step` and `_bound_kernel`, to stream without allocation. A subclass
+    that changes one of these must change those after it too. Parameters are named
     `<name><suffix>`: suffix "_l0", "_l0_reverse", "_l1", ... in a layer, "" in a cell. Hooks read
     them through `_parameter`. A plastic model leaves its synapses alone while `_frozen` is true.
 
@@ -96,6 +98,14 @@ class Recurrence(nn.Module):
         """Give them their initial values."""
         raise NotImplementedError
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        _refuse_two_rules(cls)
+
+    def _advance(self, x: Tensor, state: Any, suffix: str) -> tuple[Tensor, Any]:
+        """One time step, x (B, I): y (B, H) and the new state."""
+        raise NotImplementedError
+
     def _run(
         self,
         x: Tensor,  # (B, T, I)
@@ -109,7 +119,34 @@ class Recurrence(nn.Module):
 
         No tensor of the new state may share memory with y or with the old state.
         """
-        raise NotImplementedError
+        outputs, powers, start = [], [], state
+        for t, x_t in enumerate(x.unbind(1)):
+            if reset is not None:
+                state = rebuilt(state, [_zero_where(v, reset[:, t]) for v in state])
+            power = None
+            if power_weight is not None:
+                power = self._power_of_a_step(x_t, state, suffix, power_weight)  # (B,)
+            y, new = self._advance(x_t, state, suffix)
+            if lengths is not None:  # past its end a sequence keeps its state and is silent
+                over = t >= lengths  # (B,)
+                new = rebuilt(new, [_where(over, a, b) for a, b in zip(state, new, strict=True)])
+                y = _zero_where(y, over)
+                power = None if power is None else _zero_where(power, over)
+            state = new
+            outputs.append(y)
+            if power is not None:
+                powers.append(power)
+        final = rebuilt(
+            state, [v.clone() if v is old else v for v, old in zip(state, start, strict=True)]
+        )
+        return torch.stack(outputs, 1), final, torch.stack(powers, 1) if powers else None
+
+    def _power_of_a_step(
+        self, x: Tensor, state: Any, suffix: str, power_weight: Tensor
+    ) -> Tensor:  # (B,)
+        _, g = self._synapses(state, suffix)
+        u = torch.cat([x, state.h], dim=1) if self.recurrent else x  # (B, D)
+        return (g.abs() * (power_weight * u * u).unsqueeze(1)).sum((1, 2))
 
     def _step(
         self, x: Tensor, state: Any, suffix: str, power_weight: Tensor | None
@@ -122,6 +159,10 @@ class Recurrence(nn.Module):
         for old, value in zip(state, new, strict=True):
             old.copy_(value)
         return y.squeeze(1), None if power is None else power.squeeze(1)
+
+    def _bound_kernel(self, x: Tensor, state: Any) -> Callable[[], Tensor] | None:
+        """A step of the only layer without any overhead, if the model has one for these tensors."""
+        return None
 
     def _synapses(self, state: Any, suffix: str) -> tuple[Tensor, Tensor]:
         """The short-term weights and the efficacies that the next step uses, (B, R, D) each."""
@@ -266,6 +307,37 @@ class Recurrence(nn.Module):
                 new = new if batched else rebuilt(new, [v.squeeze(0) for v in new])
                 new_states.append(new.to(dtype))
         return (y if batched else y.squeeze(0)).to(dtype), tuple(new_states)
+
+
+_RULE = ("_advance", "_run", "_step", "_bound_kernel")
+"""What one rule of a model looks like, from its definition to its fastest form."""
+
+
+def _refuse_two_rules(cls: type[Recurrence]) -> None:
+    """A class that changes a hook and inherits a faster form of the old one would follow the new
+    rule in sequences and the old one in streams."""
+
+    def definer(hook: str) -> int:
+        return next(place for place, base in enumerate(cls.__mro__) if hook in vars(base))
+
+    for k, hook in enumerate(_RULE):
+        for faster in _RULE[k + 1 :]:
+            stale = cls.__mro__[definer(faster)]
+            if definer(hook) < definer(faster) and stale is not Recurrence:
+                raise TypeError(
+                    f"{cls.__name__} changes {hook}, but inherits {faster} of {stale.__name__}, "
+                    f"which follows the old rule: define {faster} too, or let it follow {hook} by "
+                    f"`{faster} = Recurrence.{faster}`"
+                )
+
+
+def _zero_where(value: Tensor, rows: Tensor) -> Tensor:
+    """value (B, ...) with zeros in these rows (B,)."""
+    return value.masked_fill(rows.reshape(-1, *(1,) * (value.dim() - 1)), 0)
+
+
+def _where(rows: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return torch.where(rows.reshape(-1, *(1,) * (a.dim() - 1)), a, b)
 
 
 def check_overwritable(states: Sequence[Any]) -> None:
