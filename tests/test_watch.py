@@ -21,6 +21,7 @@ from stpn._extras import MissingExtra
 from stpn.cli import main
 from stpn.errors import ConfigError, RunError
 from stpn.tasks import pong
+from stpn.tasks.maze import MazeVectorEnv
 from stpn.training import session
 from stpn.training.evaluation import play
 from stpn.training.trainer import stream
@@ -58,7 +59,7 @@ def test_a_whole_episode_of_the_maze(maze: Path, tmp_path: Path) -> None:
 
 
 def test_the_path_follows_the_agent_and_starts_again_at_a_reward() -> None:
-    scene = watch.MazeScene()
+    scene = watch.MazeScene(MazeVectorEnv(1))
     scene.env.reset(seed=0)
     scene.started(0)
     rng = np.random.default_rng(0)

@@ -135,10 +135,8 @@ class MazeScene(Scene):
 
     fps = 8
 
-    def __init__(self) -> None:
-        from stpn.tasks.maze import MazeVectorEnv
-
-        self.env = MazeVectorEnv(1)
+    def __init__(self, env: Any) -> None:
+        self.env = env
         self._path: list[int] = []
 
     def started(self, seed: int) -> None:
@@ -161,9 +159,9 @@ class PongScene(Scene):
 
     fps = 15
 
-    def __init__(self) -> None:
-        self.env = pong.vector_env(1)
-        self._screen = pong.screen_env(1)
+    def __init__(self, env: Any, *, three_actions: bool) -> None:
+        self.env = env
+        self._screen = pong.screen_env(1, three_actions=three_actions)
         self._frame: Image = np.zeros((*pong.SCREEN, 3), dtype=np.uint8)
 
     def started(self, seed: int) -> None:
@@ -211,9 +209,9 @@ class RenderedScene(Scene):
 
 def _scene(trainer: ReinforcementTrainer[Any]) -> Scene:
     if isinstance(trainer, MazeTrainer):
-        return MazeScene()
+        return MazeScene(trainer.make_env(1))
     if isinstance(trainer, PongTrainer):
-        return PongScene()
+        return PongScene(trainer.make_env(1), three_actions=trainer.config.three_actions)
     if isinstance(trainer, PendulumTrainer):
         return RenderedScene(pendulum.NAME)
     assert isinstance(trainer, GymTrainer)

@@ -123,6 +123,28 @@ def test_vector_environment_follows_the_rules() -> None:
     assert rewards > 0
 
 
+def test_what_is_seen_of_a_reward_can_be_smaller() -> None:
+    usual, smaller = MazeVectorEnv(50), MazeVectorEnv(50, reward_input=1.0)
+    usual.reset(seed=0)
+    smaller.reset(seed=0)
+    rng, seen = np.random.default_rng(0), 0
+    for _ in range(150):
+        actions = rng.integers(4, size=50)
+        expected, earned, *_ = usual.step(actions)
+        observation, same_earned, *_ = smaller.step(actions)
+        np.testing.assert_array_equal(same_earned, earned)
+        np.testing.assert_allclose(observation[:, 12], expected[:, 12] / 10)
+        np.testing.assert_array_equal(observation[:, :12], expected[:, :12])
+        seen += int(observation[:, 12].sum())
+    assert seen > 0
+    one = maze.MazeEnv(reward_input=2.0)
+    one.reset(seed=0, options={"reward_cell": (6, 7)})
+    observation, reward, *_ = one.step(3)
+    assert (observation[12], reward) == (2.0, 10.0)
+    with pytest.raises(ValueError, match="reward_input must be"):
+        MazeVectorEnv(1, reward_input=-1.0)
+
+
 def test_reward_cells_and_relocations_are_uniform() -> None:
     rng = np.random.default_rng(0)
     draws = maze_grid.random_open(rng, 97_000)

@@ -131,3 +131,30 @@ def test_the_trainer_learns_from_games(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(figures.power_per_step) == 200
     assert figures.extras["episode_length"] == 250
     trainer.close()
+
+
+def test_three_actions_play_the_same_game() -> None:
+    six, three = pong.vector_env(2, threads=1), pong.vector_env(2, threads=1, three_actions=True)
+    assert policy_for(three.single_action_space).num_parameters == 3
+    assert three.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    rng = np.random.default_rng(0)
+    six.reset(seed=3)
+    three.reset(seed=3)
+    for _ in range(60):
+        actions = rng.integers(3, size=2)
+        seen, *_ = three.step(actions)
+        np.testing.assert_array_equal(seen, six.step(np.array(pong.EFFECTIVE_ACTIONS)[actions])[0])
+    six.close()
+    three.close()
+
+
+def test_three_of_the_six_actions_have_all_effects() -> None:
+    """Pressing fire changes nothing: each of the other actions leads to the same frames."""
+    games = pong.vector_env(6, threads=1, noop_max=0)
+    games.reset(seed=0)
+    for _ in range(80):
+        frames, *_ = games.step(np.arange(6))
+    np.testing.assert_array_equal(frames[[0, 2, 3]], frames[[1, 4, 5]])
+    assert not np.array_equal(frames[0], frames[2])
+    assert not np.array_equal(frames[2], frames[3])
+    games.close()

@@ -35,6 +35,7 @@ def learner(
     settings = {
         "discount": 0.9, "smoothing": 0.8, "value_weight": 0.5, "relative_value": False,
         "entropy": 0.01, "clip": 0.2, "epochs": 3, "minibatch": 16,
+        "standardize": "batch",
     }  # fmt: skip
     optimizer = torch.optim.Adam(agent.parameters(), lr=lr)
     algorithm = PPO(agent, Gradients(agent, optimizer, 40.0), SimpleNamespace(**settings | changes))
@@ -176,6 +177,7 @@ def test_one_environment_and_a_core_without_recurrence() -> None:
         clip=0.2,
         epochs=2,
         minibatch=64,
+        standardize="batch",
     )
     optimizer = torch.optim.Adam(agent.parameters(), lr=1e-3)
     algorithm = PPO(agent, Gradients(agent, optimizer, 40.0), settings)

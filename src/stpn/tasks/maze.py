@@ -61,9 +61,9 @@ _SEEN = _observations()
 _STEP = STEP.ravel()  # (CELLS * 4,)
 
 
-def _observation_space() -> gym.Space[Observation]:
+def _observation_space(reward_input: float) -> gym.Space[Observation]:
     high = np.ones(OBSERVATION_SIZE, dtype=np.float32)
-    high[_REWARD] = REWARD
+    high[_REWARD] = reward_input
     return gym.spaces.Box(np.zeros_like(high), high)
 
 
@@ -71,19 +71,21 @@ class MazeEnv(gym.Env[Observation, np.int64]):
     """One agent in the maze. An episode *terminates* after 200 steps: the horizon is part of the
     task (the clock is seen), so there is nothing beyond it to estimate.
 
-    `reset(options={"reward_cell": (row, column)})` chooses the reward cell.
+    `reset(options={"reward_cell": (row, column)})` chooses the reward cell. `reward_input` is what
+    is seen of a reward; 10 is earned in any case.
     """
 
     metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 10}  # noqa: RUF012
 
-    def __init__(self, render_mode: str | None = None) -> None:
+    def __init__(self, render_mode: str | None = None, *, reward_input: float = REWARD) -> None:
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise ValueError(
                 f"render_mode must be None or one of {self.metadata['render_modes']}, "
                 f"got {render_mode!r}"
             )
         self.render_mode = render_mode
-        self.observation_space = _observation_space()
+        self._reward_input = _checked_input(reward_input)
+        self.observation_space = _observation_space(reward_input)
         self.action_space = gym.spaces.Discrete(len(ACTIONS))
         self.cell = self.reward_cell = CENTRE
         self.path: list[int] = []  # cells since the start or the last reward
@@ -131,7 +133,7 @@ class MazeEnv(gym.Env[Observation, np.int64]):
         observation[:9] = VIEW[self.cell]
         observation[_BIAS] = 1.0
         observation[_CLOCK] = self._step / EPISODE_STEPS
-        observation[_REWARD] = reward
+        observation[_REWARD] = reward / REWARD * self._reward_input
         observation[_ACTION + action] = 1.0
         return observation
 
@@ -145,7 +147,7 @@ class MazeVectorEnv(VectorEnv[Observation, npt.NDArray[np.int64], npt.NDArray[An
     An episode that ends is followed by the first observation of the next in the same step
     (`AutoresetMode.SAME_STEP`), so a rollout of 200 steps holds exactly one episode per agent.
     One random stream serves all agents. With `copy=False` the returned arrays are buffers
-    that the next call overwrites.
+    that the next call overwrites. `reward_input` is what is seen of a reward.
     """
 
     metadata = {  # noqa: RUF012
@@ -154,7 +156,14 @@ class MazeVectorEnv(VectorEnv[Observation, npt.NDArray[np.int64], npt.NDArray[An
         "autoreset_mode": AutoresetMode.SAME_STEP,
     }
 
-    def __init__(self, num_envs: int = 1, *, copy: bool = True, render_mode: str | None = None):
+    def __init__(
+        self,
+        num_envs: int = 1,
+        *,
+        copy: bool = True,
+        render_mode: str | None = None,
+        reward_input: float = REWARD,
+    ) -> None:
         if num_envs < 1:
             raise ValueError(f"num_envs must be at least 1, got {num_envs}")
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
@@ -164,7 +173,8 @@ class MazeVectorEnv(VectorEnv[Observation, npt.NDArray[np.int64], npt.NDArray[An
             )
         self.num_envs = num_envs
         self.render_mode = render_mode
-        self.single_observation_space = _observation_space()
+        self._seen_of_reward = _checked_input(reward_input) / REWARD
+        self.single_observation_space = _observation_space(reward_input)
         self.single_action_space = gym.spaces.Discrete(len(ACTIONS))
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
@@ -231,7 +241,9 @@ class MazeVectorEnv(VectorEnv[Observation, npt.NDArray[np.int64], npt.NDArray[An
         index += actions
         _SEEN.take(index, axis=0, out=observation, mode="clip")
         np.multiply(self._step, 1 / EPISODE_STEPS, out=observation[:, _CLOCK], casting="same_kind")
-        observation[:, _REWARD] = self._reward
+        np.multiply(
+            self._reward, self._seen_of_reward, out=observation[:, _REWARD], casting="same_kind"
+        )
 
         np.greater_equal(self._step, EPISODE_STEPS, out=self._done)
         done = self._done
@@ -298,6 +310,12 @@ class MazeVectorEnv(VectorEnv[Observation, npt.NDArray[np.int64], npt.NDArray[An
 
     def _return(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return array.copy() if self._copy else array
+
+
+def _checked_input(reward_input: float) -> float:
+    if not 0 <= reward_input < float("inf"):
+        raise ValueError(f"reward_input must be a finite number >= 0, got {reward_input}")
+    return reward_input
 
 
 def _open_cell(position: tuple[int, int]) -> int:

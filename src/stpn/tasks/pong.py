@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from stpn._extras import need
 
 ACTION_REPEAT = 4
@@ -16,10 +19,16 @@ FRAME = (84, 84)
 SCREEN = (210, 160)
 
 
-def vector_env(num_envs: int, *, threads: int = 0, **options: Any) -> Any:
+EFFECTIVE_ACTIONS = (0, 2, 3)  # of the game's six: stay, up, down; the others press fire, too
+
+
+def vector_env(
+    num_envs: int, *, threads: int = 0, three_actions: bool = False, **options: Any
+) -> Any:
     """A `gymnasium.vector.VectorEnv` of `num_envs` games, worked on by `threads` (0: every core).
 
-    `options` go to `ale_py.AtariVectorEnv`. Emulators cannot be saved: a resumed run starts new
+    With `three_actions` 0, 1, 2 stand for stay, up, down. `options` go to
+    `ale_py.AtariVectorEnv`. Emulators cannot be saved: a resumed run starts new
     games.
     """
     ale_py = need("ale_py", extra="rl")
@@ -35,13 +44,30 @@ def vector_env(num_envs: int, *, threads: int = 0, **options: Any) -> Any:
         "reward_clipping": True,
         "autoreset_mode": modes.SAME_STEP,
     }
-    return ale_py.AtariVectorEnv("pong", num_envs=num_envs, **{**settings, **options})
+    env = ale_py.AtariVectorEnv("pong", num_envs=num_envs, **{**settings, **options})
+    return _choosing(env, EFFECTIVE_ACTIONS) if three_actions else env
 
 
-def screen_env(num_envs: int = 1) -> Any:
+def _choosing(env: Any, actions: tuple[int, ...]) -> Any:
+    """The environment with a choice among some of its actions."""
+    gym = need("gymnasium", extra="rl")
+    table = np.array(actions)
+
+    class Choosing(gym.vector.VectorActionWrapper):  # type: ignore[name-defined]
+        def actions(self, actions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+            return table[actions]
+
+    chosen = Choosing(env)
+    chosen.single_action_space = gym.spaces.Discrete(len(actions))
+    chosen.action_space = gym.vector.utils.batch_space(chosen.single_action_space, env.num_envs)
+    return chosen
+
+
+def screen_env(num_envs: int = 1, *, three_actions: bool = False) -> Any:
     """The same games in full size and colour, to be looked at.
 
     The emulator is deterministic: started with the same seed and given the same actions as a
     `vector_env`, it shows the same game.
     """
-    return vector_env(num_envs, grayscale=False, img_height=SCREEN[0], img_width=SCREEN[1])
+    size = {"img_height": SCREEN[0], "img_width": SCREEN[1]}
+    return vector_env(num_envs, three_actions=three_actions, grayscale=False, **size)

@@ -26,6 +26,7 @@ class A2C:
         self.agent = agent
         self.gradients = gradients
         self.settings = settings
+        self.entropy = settings.entropy  # as it is now: it may change from update to update
 
     def learn(self, rollout: Rollout, generator: torch.Generator, when: str) -> dict[str, float]:
         """One gradient step. `generator` is not needed here; PPO shuffles with it."""
@@ -34,7 +35,7 @@ class A2C:
         loss = (
             terms["policy_loss"]
             + settings.value_weight * terms["value_loss"]
-            - settings.entropy * terms["entropy"]
+            - self.entropy * terms["entropy"]
         )
         if settings.concentration:
             loss = loss + settings.concentration * terms["concentration"]
@@ -61,7 +62,7 @@ class A2C:
             "policy_loss": mean(-log_prob * error.detach()),
             "value_loss": mean(error.square()) / unit**2,
         }
-        with torch.set_grad_enabled(bool(settings.entropy)):  # without a weight just to be told
+        with torch.set_grad_enabled(bool(self.entropy)):  # without a weight just to be told
             terms["entropy"] = mean(policy.entropy())
         if settings.concentration:
             terms["concentration"] = mean(policy.concentration())

@@ -21,21 +21,33 @@ from stpn._extras import need
 from stpn.nn.core import RecurrentCore
 from stpn.nn.state import rebuilt
 from stpn.training.policies import Policy, UnsupportedSpace
+from stpn.training.running import RunningStatistics
 
 State = tuple[Any, ...]  # one named tuple of tensors per layer
 
 
 class Vector(nn.Module):
-    """Numbers as they are, flattened."""
+    """Numbers as they are, flattened; or, with `normalize`, less their running mean, in running
+    deviations."""
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    def __init__(self, shape: tuple[int, ...], *, normalize: bool = False) -> None:
         super().__init__()
         self.output_size = math.prod(shape)
+        self.statistics = RunningStatistics((self.output_size,)) if normalize else None
 
-    def forward(self, observation: Tensor) -> Tensor:  # (N, *shape) -> (N, output_size)
+    def _flat(self, observation: Tensor) -> Tensor:
         if observation.dim() != 2:
             observation = observation.reshape(len(observation), -1)
         return observation.float()
+
+    def observe(self, observation: Tensor) -> None:
+        """Take observations (N, *shape) into the statistics, if there are any."""
+        if self.statistics is not None:
+            self.statistics.update(self._flat(observation))
+
+    def forward(self, observation: Tensor) -> Tensor:  # (N, *shape) -> (N, output_size)
+        numbers = self._flat(observation)
+        return numbers if self.statistics is None else self.statistics(numbers)
 
 
 class OneHot(nn.Module):
@@ -46,23 +58,38 @@ class OneHot(nn.Module):
         self.output_size = n
         self._start = start
 
+    def observe(self, observation: Tensor) -> None:
+        """Symbols have no statistics."""
+
     def forward(self, observation: Tensor) -> Tensor:  # (N,) -> (N, n)
         return functional.one_hot(observation - self._start, self.output_size).float()
 
 
 class Frames(nn.Module):
-    """The convolutions of Mnih et al. 2016: 16 of 8 x 8 / 4, then 32 of 4 x 4 / 2, with ReLU."""
+    """The convolutions of Mnih et al. 2016: 16 of 8 x 8 / 4, then 32 of 4 x 4 / 2, with ReLU.
 
-    def __init__(self, shape: tuple[int, int, int]) -> None:
+    With `normalize` they see what differs from the running mean of each pixel: what moves.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], *, normalize: bool = False) -> None:
         super().__init__()
+        self.statistics = RunningStatistics(shape, one_scale=True) if normalize else None
         channels, height, width = shape
         self.conv1 = nn.Conv2d(channels, 16, 8, stride=4)
         self.conv2 = nn.Conv2d(16, 32, 4, stride=2)
         rows, columns = (((size - 8) // 4 + 1 - 4) // 2 + 1 for size in (height, width))
         self.output_size = 32 * rows * columns  # 2592 for 84 x 84
 
+    def observe(self, observation: Tensor) -> None:
+        """Take frames (N, C, H, W) into the statistics, if there are any: neighbours in time are
+        nearly the same, so one in eight is enough."""
+        if self.statistics is not None:
+            self.statistics.update(observation[:: min(8, len(observation))].float().div_(255.0))
+
     def forward(self, observation: Tensor) -> Tensor:  # (N, C, H, W) bytes -> (N, output_size)
         x = observation.float().div_(255.0)
+        if self.statistics is not None:
+            x = self.statistics(x)
         for layer in (self.conv1, self.conv2):
             # With channels last the backward pass takes a quarter of the time. Only here, not in
             # the parameters: a checkpoint knows no layouts, and a fused optimizer trusts them. A
@@ -72,16 +99,17 @@ class Frames(nn.Module):
         return x.flatten(1)
 
 
-def encoder_for(space: Any) -> Vector | OneHot | Frames:
-    """The encoder for one environment's observation space."""
+def encoder_for(space: Any, *, normalize: bool = False) -> Vector | OneHot | Frames:
+    """The encoder for one environment's observation space; `normalize`: with running statistics,
+    except for symbols, which have none."""
     spaces = need("gymnasium.spaces", extra="rl")
     if isinstance(space, spaces.Discrete):
         return OneHot(int(space.n), int(space.start))
     if isinstance(space, spaces.Box):
         shape = tuple(space.shape)
         if space.dtype == np.uint8 and len(shape) == 3 and min(shape[1:]) >= 36:
-            return Frames((shape[0], shape[1], shape[2]))
-        return Vector(shape)
+            return Frames((shape[0], shape[1], shape[2]), normalize=normalize)
+        return Vector(shape, normalize=normalize)
     raise UnsupportedSpace(f"agents here see Box and Discrete observation spaces, not {space}")
 
 

@@ -21,7 +21,7 @@ class Gradients:
         self.model = model
         self.optimizer = optimizer
         self._max_norm = math.inf if max_norm is None else max_norm
-        self._parameters = list(model.parameters())
+        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self._rates = [group["lr"] for group in optimizer.param_groups]
 
     def decay(self, share: float) -> None:

@@ -32,7 +32,11 @@ def has_option(name: str, option: str) -> bool:
 
 
 def build(
-    name: str, parameters: Iterable[nn.Parameter], *, lr: float, **options: Any
+    name: str,
+    parameters: Iterable[nn.Parameter] | Iterable[dict[str, Any]],
+    *,
+    lr: float,
+    **options: Any,
 ) -> torch.optim.Optimizer:
     """The optimizer, its update fused into one kernel where torch has one."""
     if name not in names():
@@ -47,6 +51,24 @@ def build(
         return cls(parameters, lr=lr, **options)
     except ValueError as error:
         raise ConfigError(f"the optimizer {name} refuses its settings: {error}") from error
+
+
+PLASTICITY = ("lambda", "gamma", "alpha", "eta")
+"""How the names of parameters begin that say how synapses change, not what they are."""
+
+
+def groups(model: nn.Module, lr_plasticity: float | None) -> list[dict[str, Any]]:
+    """The parameters for `build`: all in one group, or those of plasticity in a second one."""
+    if lr_plasticity is None:
+        return [{"params": list(model.parameters())}]
+    rules: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        is_rule = name.rpartition(".")[2].startswith(PLASTICITY)
+        (rules if is_rule else others).append(parameter)
+    if not rules:
+        raise ConfigError("lr_plasticity is for models whose synapses are plastic: leave it out")
+    return [{"params": others}, {"params": rules, "lr": lr_plasticity}]
 
 
 def forget_gradients(optimizer: torch.optim.Optimizer) -> None:

@@ -35,6 +35,8 @@ class PPO:
         self.agent = agent
         self.gradients = gradients
         self.settings = settings
+        # as they are now: both may change from update to update
+        self.clip, self.entropy = settings.clip, settings.entropy
 
     def learn(self, rollout: Rollout, generator: torch.Generator, when: str) -> dict[str, float]:
         """All epochs, in an order that `generator` decides; means over the gradient steps."""
@@ -49,7 +51,7 @@ class PPO:
                 loss = (
                     terms["policy_loss"]
                     + settings.value_weight * terms["value_loss"]
-                    - settings.entropy * terms["entropy"]
+                    - self.entropy * terms["entropy"]
                 )
                 terms["loss"] = loss
                 check_loss(loss, self.agent, when)
@@ -60,15 +62,15 @@ class PPO:
 
     def terms(self, batch: Sequences) -> dict[str, Tensor]:
         """The parts of the loss, each a mean over the real steps of the sequences."""
-        clip = self.settings.clip
+        clip, advantages = self.clip, batch.advantages
+        if self.settings.standardize == "minibatch":
+            advantages = standardized(advantages, batch.mask)
         parameters, values, _ = self.agent(batch.observations, batch.state, batch.reset)
         policy = self.agent.policy.distribution(parameters)
         # Products with the mask cost less than selections; padding is finite, so they are safe.
         log_ratio = (policy.log_prob(batch.actions) - batch.log_probs) * batch.mask
         ratio = log_ratio.exp()
-        gain = torch.minimum(
-            ratio * batch.advantages, ratio.clamp(1 - clip, 1 + clip) * batch.advantages
-        )
+        gain = torch.minimum(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
         weight = batch.mask / batch.mask.sum().clamp(min=1)  # (S, L), sums to 1
         return {
             "policy_loss": -(gain * weight).sum(),
@@ -82,7 +84,7 @@ class PPO:
 
     @torch.no_grad()
     def sequences(self, rollout: Rollout) -> Sequences:
-        """The rollout in pieces, advantages standardised over the batch."""
+        """The rollout in pieces."""
         settings = self.settings
         advantages = generalised_advantages(
             rollout.rewards,
@@ -93,8 +95,9 @@ class PPO:
             smoothing=settings.smoothing,
         )
         returns = advantages + rollout.values
-        real = advantages[rollout.valid]
-        advantages = (advantages - real.mean()) / (real.std() + 1e-8)
+        if settings.standardize == "batch":
+            real = advantages[rollout.valid]
+            advantages = (advantages - real.mean()) / (real.std() + 1e-8)
 
         policy = self.agent.policy.distribution(rollout.heads[..., :-1])
 
@@ -147,6 +150,12 @@ class Sequences:
         }
         state = tuple(rebuilt(layer, map(change, layer)) for layer in self.state)
         return dataclasses.replace(self, **tensors, state=state)
+
+
+def standardized(numbers: Tensor, mask: Tensor) -> Tensor:
+    """`numbers` (S, L) with mean 0 and deviation 1 over the steps where `mask` is 1."""
+    real = numbers[mask.bool()]
+    return (numbers - real.mean()) / (real.std(correction=0) + 1e-8)
 
 
 def cut_into_sequences(tensor: Tensor, length: int) -> Tensor:

@@ -24,6 +24,7 @@ from stpn.training.agent import Agent, encoder_for
 from stpn.training.cores import build_core
 from stpn.training.evaluation import Played, play
 from stpn.training.gradients import Gradients
+from stpn.training.initialisation import initialise
 from stpn.training.policies import Categorical, policy_for
 from stpn.training.ppo import PPO
 from stpn.training.rl_config import (
@@ -55,15 +56,18 @@ class ReinforcementTrainer(Trainer, Generic[Config]):
     def __init__(self, config: Config) -> None:
         self.config = config
         env = self.make_env(config.agents)
-        encoder = encoder_for(env.single_observation_space)
+        space = env.single_observation_space
+        encoder = encoder_for(space, normalize=config.normalize_observations)
         policy = policy_for(env.single_action_space)
         if config.concentration and not isinstance(policy, Categorical):
             raise ConfigError("concentration is defined for discrete actions only: set it to 0")
         core = build_core(config, encoder.output_size, output_size=policy.num_parameters + 1)
         self.config = dataclasses.replace(config, hidden_size=core.hidden_size)
+        self._encoder = encoder
         self.model = Agent(encoder, core, policy)
+        initialise(self.model, config)
         eps = {"eps": config.eps} if optim.has_option(config.optimizer, "eps") else {}
-        parameters = self.model.parameters()
+        parameters = optim.groups(self.model, config.lr_plasticity)
         self.optimizer = optim.build(config.optimizer, parameters, lr=config.lr, **eps)
         self.gradients = Gradients(self.model, self.optimizer, config.grad_norm)
         algorithm = A2C if config.algo == "a2c" else PPO
@@ -104,14 +108,14 @@ class ReinforcementTrainer(Trainer, Generic[Config]):
 
     def advance(self) -> Row | None:
         config, before = self.config, self.done
-        if config.lr_decay is not None:
-            self.gradients.decay(max(0.0, 1.0 - self.units / config.lr_decay))
+        self._schedule()
         in_environment = self.actor.environment_seconds
         clock = time.perf_counter()
         rollout = self.actor.collect(stream(config.seed, "actions", self.updates))
         acted = time.perf_counter()
         order = stream(config.seed, "order", self.updates)
         numbers = self.algorithm.learn(rollout, order, f"update {self.updates + 1}")
+        self._encoder.observe(rollout.observations.flatten(0, 1))
         learnt = time.perf_counter()
 
         in_environment = self.actor.environment_seconds - in_environment
@@ -126,6 +130,19 @@ class ReinforcementTrainer(Trainer, Generic[Config]):
             self._note("train_reward", reward)
         due = self.done // config.eval_every > before // config.eval_every
         return self._row() if due or self.done >= self.total else None
+
+    def _schedule(self) -> None:
+        """What falls or rises in the course of the run."""
+        config = self.config
+        progress = self.units / self.total
+        if config.lr_final is not None:
+            rate = config.scheduled("lr", progress)
+            self.gradients.decay(rate / config.lr if config.lr else 0.0)
+        elif config.lr_decay is not None:
+            self.gradients.decay(max(0.0, 1.0 - self.units / config.lr_decay))
+        self.algorithm.entropy = config.scheduled("entropy", progress)
+        if isinstance(self.algorithm, PPO):
+            self.algorithm.clip = config.scheduled("clip", progress)
 
     def evaluate(self) -> Evaluation:
         played = self._play(self.config.final_episodes, "evaluation")
@@ -206,7 +223,7 @@ class MazeTrainer(ReinforcementTrainer[MazeConfig]):
     def make_env(self, count: int) -> Any:
         from stpn.tasks.maze import MazeVectorEnv
 
-        return MazeVectorEnv(count, copy=False)
+        return MazeVectorEnv(count, copy=False, reward_input=self.config.reward_input)
 
     @property
     def units(self) -> int:
@@ -215,7 +232,8 @@ class MazeTrainer(ReinforcementTrainer[MazeConfig]):
 
 class PongTrainer(ReinforcementTrainer[PongConfig]):
     def make_env(self, count: int) -> Any:
-        return pong.vector_env(count, threads=torch.get_num_threads())
+        threads, three = torch.get_num_threads(), self.config.three_actions
+        return pong.vector_env(count, threads=threads, three_actions=three)
 
 
 class PendulumTrainer(ReinforcementTrainer[PendulumConfig]):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from stpn.config import RunConfig, require
+from stpn.config import STPN_MODELS, RunConfig, require
 from stpn.errors import ConfigError
 
 
@@ -31,6 +31,8 @@ class AgentConfig(RunConfig):
     same, whatever the size of the rewards."""
     entropy: float = 0.01
     """Weight of the policy's entropy, a reward for staying undecided."""
+    entropy_final: float | None = None
+    """Weight of the entropy at the end of the run, reached linearly. None: it stays."""
     concentration: float = 0.0
     """Weight of sum(p^2), a penalty for being sure (A2C, discrete actions)."""
     grad_norm: float | None = 40.0
@@ -39,10 +41,31 @@ class AgentConfig(RunConfig):
     """The optimizer's epsilon."""
     lr_decay: int | None = None
     """Units until the learning rate has fallen linearly to 0. None: it stays."""
+    lr_final: float | None = None
+    """Learning rate at the end of the run, however long, reached linearly; in place of lr_decay."""
+    lr_plasticity: float | None = None
+    """Learning rate of what rules plasticity (lambda, gamma; alpha, eta of other models), falling
+    as the others do. None: the same as theirs."""
+    orthogonal: bool = False
+    """Start convolutions (gain sqrt 2), policy (0.01) and value (1) as orthogonal matrices."""
+    lambda_min: float = 0.0
+    """STPN: lambda starts uniformly between this ..."""
+    lambda_max: float = 1.0
+    """... and this."""
+    longest_memory: float | None = None
+    """Start with time constants tau spread log-uniformly between 1 and this many steps: lambda as
+    exp(-1 / tau) in STPNs, the biases of the gates so that a memory lasts for tau steps in LSTM and
+    GRU. None: every model as usual."""
+    normalize_observations: bool = False
+    """Show the network observations less their running mean, in running standard deviations."""
+    standardize: Literal["batch", "minibatch"] = "batch"
+    """PPO: over what advantages get mean 0 and deviation 1."""
     smoothing: float = 0.95
     """PPO: lambda of generalised advantage estimation."""
     clip: float = 0.2
     """PPO: how far a probability may move within one batch."""
+    clip_final: float | None = None
+    """PPO: the clip at the end of the run, reached linearly. None: it stays."""
     epochs: int = 10
     """PPO: passes through a batch."""
     minibatch: int = 64
@@ -70,6 +93,12 @@ class AgentConfig(RunConfig):
         """Steps of all environments in what `done` and `lr_decay` count."""
         return 1 if self.total_field == "steps" else self.agents * self.rollout
 
+    def scheduled(self, name: str, progress: float) -> float:
+        """`lr`, `entropy` or `clip` after that share of the run: a line from its value to its
+        final one, where it has one."""
+        start, final = getattr(self, name), getattr(self, f"{name}_final")
+        return start if final is None else start + (final - start) * min(1.0, progress)
+
     def check(self) -> None:
         super().check()
         for name in ("agents", "rollout", "epochs", "minibatch", "sequence", "eval_every",
@@ -77,9 +106,14 @@ class AgentConfig(RunConfig):
             require(getattr(self, name) >= 1, name, ">= 1", getattr(self, name))
         for name in ("discount", "smoothing"):
             require(0 <= getattr(self, name) <= 1, name, "between 0 and 1", getattr(self, name))
-        for name in ("value_weight", "entropy", "concentration", "eps"):
-            require(getattr(self, name) >= 0, name, ">= 0", getattr(self, name))
+        for name in ("value_weight", "entropy", "concentration", "eps", "lr_final",
+                     "entropy_final", "lr_plasticity"):  # fmt: skip
+            value = getattr(self, name)
+            require(value is None or value >= 0, name, ">= 0", value)
         require(self.clip > 0, "clip", "> 0", self.clip)
+        if self.clip_final is not None:
+            require(self.clip_final > 0, "clip_final", "> 0", self.clip_final)
+        self._check_memory()
         if self.grad_norm is not None:
             require(self.grad_norm > 0, "grad_norm", "> 0", self.grad_norm)
         if self.lr_decay is not None:
@@ -90,6 +124,19 @@ class AgentConfig(RunConfig):
                 raise ConfigError(f"{name} is a setting of RLlib: add --rllib")
         if self.algo == "ppo" and self.concentration:
             raise ConfigError("concentration is a setting of a2c; ppo has entropy")
+
+    def _check_memory(self) -> None:
+        ordered = self.lambda_min <= self.lambda_max
+        require(ordered, "lambda_min", f"at most lambda_max ({self.lambda_max})", self.lambda_min)
+        if (self.lambda_min, self.lambda_max) != (0.0, 1.0) and self.model not in STPN_MODELS:
+            raise ConfigError(f"lambda_min and lambda_max mean nothing for {self.model!r}")
+        if self.longest_memory is not None:
+            require(self.longest_memory > 1, "longest_memory", "> 1", self.longest_memory)
+            if self.model not in (*STPN_MODELS, "lstm", "gru"):
+                raise ConfigError(
+                    f"longest_memory needs an STPN, LSTM or GRU: {self.model!r} has no time "
+                    "constants"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,8 +181,14 @@ class MazeConfig(AgentConfig):
     """Episodes behind the final figures."""
     greedy: bool = False
     """Measure with the most likely actions, not with sampled ones."""
+    reward_input: float = 10.0
+    """What an agent sees of a reward in the next step; it earns 10 in any case."""
 
     total_field: typing.ClassVar[str] = "iterations"
+
+    def check(self) -> None:
+        super().check()
+        require(self.reward_input >= 0, "reward_input", ">= 0", self.reward_input)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +210,8 @@ class PongConfig(AgentConfig):
     """Episodes behind a row of metrics."""
     final_episodes: int = 32
     """Episodes behind the final figures."""
+    three_actions: bool = False
+    """Choose among stay, up and down only: the other three of the game's actions do the same."""
 
     total_field: typing.ClassVar[str] = "steps"
 
