@@ -140,11 +140,14 @@ class Agent(nn.Module):
         return self.heads(y), state
 
     @torch.no_grad()
-    def acting(self, observation: Tensor, state: State) -> Callable[[Tensor | None], Tensor]:
+    def acting(
+        self, observation: Tensor, state: State, output: Tensor | None = None
+    ) -> Callable[[Tensor | None], Tensor]:
         """`step` on the same tensors again and again, for as long as no parameter is replaced.
 
         Each call of the result takes a reset mask or None, reads `observation` (B, ...), which the
-        caller fills, and updates `state`. The heads (B, P + 1) are overwritten by the next call.
+        caller fills, and updates `state`. The heads (B, P + 1) are overwritten by the next call,
+        and so is `output` (B, H), if given: what the core gave.
         """
         encoded = self.encoder(observation)
         as_it_is = encoded.data_ptr() == observation.data_ptr()
@@ -157,7 +160,10 @@ class Agent(nn.Module):
         def act(reset: Tensor | None = None) -> Tensor:
             if not as_it_is:
                 x.copy_(self.encoder(observation))
-            return torch.addmm(bias, core(reset), weight, out=heads)
+            y = core(reset)
+            if output is not None:
+                output.copy_(y)
+            return torch.addmm(bias, y, weight, out=heads)
 
         return act
 
@@ -165,20 +171,32 @@ class Agent(nn.Module):
         self, observation: Tensor, state: State | None = None, reset: Tensor | None = None
     ) -> tuple[Tensor, Tensor, State]:
         """A rollout: (B, T, ...) -> parameters (B, T, P), values (B, T), final state."""
+        y, state = self.outputs(observation, state, reset)
+        return *self.read(y), state
+
+    def outputs(
+        self, observation: Tensor, state: State | None = None, reset: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """A rollout: (B, T, ...) -> what the core gives (B, T, H), final state."""
         batch, steps = observation.shape[:2]
         encoded = self.encoder(observation.flatten(0, 1))  # (B * T, I)
-        y, state = self.core(encoded.view(batch, steps, -1), state, reset)
+        return self.core(encoded.view(batch, steps, -1), state, reset)
+
+    def read(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """What the core gave (..., H) -> parameters (..., P), values (...)."""
         heads = self.heads(y)
-        return heads[..., :-1], heads[..., -1], state
+        return heads[..., :-1], heads[..., -1]
 
     @torch.no_grad()
     def peek(self, observation: Tensor, state: State, index: Tensor) -> Tensor:
-        """Values (N,) of what environments `index` would see next, with `state` left as it is.
+        """What the core would give (N, H) for what environments `index` would see next, with
+        `state` left as it is.
 
         observation (N, ...) is of those environments only, state of all.
         """
-        heads, _ = self.step(observation, select(state, index), inplace=True)  # of the copy
-        return heads[:, -1]
+        copy = select(state, index)
+        y, _ = self.core.step(self.encoder(observation), copy, inplace=True)
+        return y
 
 
 def select(state: State, index: Tensor) -> State:

@@ -8,6 +8,7 @@ seed follows from the run's seed and the update at which it was resumed.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import time
 from abc import abstractmethod
@@ -27,6 +28,8 @@ from stpn.training.gradients import Gradients
 from stpn.training.initialisation import initialise
 from stpn.training.policies import Categorical, policy_for
 from stpn.training.ppo import PPO
+from stpn.training.privileged import Privileged
+from stpn.training.returns import RewardScale
 from stpn.training.rl_config import (
     AgentConfig,
     GymConfig,
@@ -64,19 +67,34 @@ class ReinforcementTrainer(Trainer, Generic[Config]):
         core = build_core(config, encoder.output_size, output_size=policy.num_parameters + 1)
         self.config = dataclasses.replace(config, hidden_size=core.hidden_size)
         self._encoder = encoder
-        self.model = Agent(encoder, core, policy)
-        initialise(self.model, config)
+        self.learner = Agent(encoder, core, policy)
+        initialise(self.learner, config)
+        # What is measured, saved and used: the average of the learner, or the learner itself.
+        self.model = self.learner if config.average is None else copy.deepcopy(self.learner)
+        privileged = None
+        if config.privileged_critic or config.auxiliary:
+            privileged = Privileged(
+                env,
+                core.hidden_size,
+                critic=config.privileged_critic,
+                auxiliary=bool(config.auxiliary),
+            )
+        self._privileged = privileged
+        self._reward_scale = RewardScale(config.agents, config.discount)
         eps = {"eps": config.eps} if optim.has_option(config.optimizer, "eps") else {}
-        parameters = optim.groups(self.model, config.lr_plasticity)
+        parameters = optim.groups(self.learner, config.lr_plasticity)
+        if privileged is not None:
+            parameters[0]["params"] += privileged.parameters()
         self.optimizer = optim.build(config.optimizer, parameters, lr=config.lr, **eps)
-        self.gradients = Gradients(self.model, self.optimizer, config.grad_norm)
+        self.gradients = Gradients(self.learner, self.optimizer, config.grad_norm)
         algorithm = A2C if config.algo == "a2c" else PPO
-        self.algorithm: A2C | PPO = algorithm(self.model, self.gradients, config)
+        self.algorithm: A2C | PPO = algorithm(self.learner, self.gradients, config, privileged)
         chunk = config.sequence if config.algo == "ppo" else None
-        self.actor = Actor(self.model, env, config.rollout, chunk)
+        self.actor = Actor(self.learner, env, config.rollout, chunk, privileged)
         self.actor.start(self._seed("environment", 0))
 
         self.updates = 0
+        self._reached_at: int | None = None  # where the target score was reached
         self.loss = float("nan")
         self.seconds = {"environment": 0.0, "acting": 0.0, "learning": 0.0}
         """Where the time of this process went."""
@@ -98,6 +116,10 @@ class ReinforcementTrainer(Trainer, Generic[Config]):
         return self.steps
 
     @property
+    def total(self) -> int:
+        return self.config.total if self._reached_at is None else self._reached_at
+
+    @property
     def done(self) -> int:  # type: ignore[override]
         # The last rollout may reach beyond the end.
         return min(self.units, self.total)
@@ -112,6 +134,8 @@ class ReinforcementTrainer(Trainer, Generic[Config]):
         in_environment = self.actor.environment_seconds
         clock = time.perf_counter()
         rollout = self.actor.collect(stream(config.seed, "actions", self.updates))
+        if config.normalize_rewards:
+            self._reward_scale.apply(rollout.rewards, rollout.ended)
         acted = time.perf_counter()
         order = stream(config.seed, "order", self.updates)
         numbers = self.algorithm.learn(rollout, order, f"update {self.updates + 1}")
@@ -123,18 +147,24 @@ class ReinforcementTrainer(Trainer, Generic[Config]):
         self.seconds["acting"] += acted - clock - in_environment
         self.seconds["learning"] += learnt - acted
         self.updates += 1
+        self._average()
         self.loss = numbers["loss"]
         for name, number in numbers.items():
             self._note(name, number)
         for reward in rollout.episode_rewards:
             self._note("train_reward", reward)
         due = self.done // config.eval_every > before // config.eval_every
-        return self._row() if due or self.done >= self.total else None
+        if not due and self.done < self.total:
+            return None
+        row = self._row()
+        if config.target is not None and row["proficiency"] >= config.target:
+            self._reached_at = self.done
+        return row
 
     def _schedule(self) -> None:
         """What falls or rises in the course of the run."""
         config = self.config
-        progress = self.units / self.total
+        progress = self.units / config.total
         if config.lr_final is not None:
             rate = config.scheduled("lr", progress)
             self.gradients.decay(rate / config.lr if config.lr else 0.0)
@@ -143,6 +173,18 @@ class ReinforcementTrainer(Trainer, Generic[Config]):
         self.algorithm.entropy = config.scheduled("entropy", progress)
         if isinstance(self.algorithm, PPO):
             self.algorithm.clip = config.scheduled("clip", progress)
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        """Move the measured network towards the learner; the first updates count less than they
+        would, for they are far from where it ends."""
+        if self.config.average is None:
+            return
+        decay = min(self.config.average, self.updates / (10 + self.updates))
+        for mean, weight in zip(self.model.parameters(), self.learner.parameters(), strict=True):
+            mean.lerp_(weight, 1 - decay)
+        for statistic, now in zip(self.model.buffers(), self.learner.buffers(), strict=True):
+            statistic.copy_(now)
 
     def evaluate(self) -> Evaluation:
         played = self._play(self.config.final_episodes, "evaluation")
@@ -194,7 +236,17 @@ class ReinforcementTrainer(Trainer, Generic[Config]):
         return int(torch.randint(2**31, (), generator=stream(self.config.seed, *names)))
 
     def state_dict(self) -> State:
+        extras: State = {}
+        if self.model is not self.learner:
+            extras["learner"] = self.learner.state_dict()
+        if self._privileged is not None:
+            extras["privileged"] = self._privileged.state_dict()
+        if self.config.normalize_rewards:
+            extras["reward_scale"] = self._reward_scale.state_dict()
+        if self._reached_at is not None:
+            extras["reached_at"] = self._reached_at
         return {
+            **extras,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "updates": self.updates,
@@ -205,6 +257,13 @@ class ReinforcementTrainer(Trainer, Generic[Config]):
 
     def load_state_dict(self, state: State) -> None:
         checkpoint.load_module(self.model, state["model"])
+        if self.model is not self.learner:
+            checkpoint.load_module(self.learner, state["learner"])
+        if self._privileged is not None:
+            checkpoint.load_module(self._privileged, state["privileged"], "privileged critic")
+        if self.config.normalize_rewards:
+            self._reward_scale.load_state_dict(state["reward_scale"])
+        self._reached_at = state.get("reached_at")
         checkpoint.load_optimizer(self.optimizer, state["optimizer"])
         self.updates = state["updates"]
         self._sums, self._counts = dict(state["sums"]), dict(state["counts"])

@@ -11,6 +11,13 @@ from typing import Literal
 from stpn.config import STPN_MODELS, RunConfig, require
 from stpn.errors import ConfigError
 
+NOT_FOR_RLLIB = (
+    "lr_final", "lr_plasticity", "entropy_final", "clip_final", "orthogonal", "lambda_min",
+    "lambda_max", "longest_memory", "normalize_observations", "normalize_rewards",
+    "privileged_critic", "auxiliary", "average", "target", "standardize",
+)  # fmt: skip
+"""Settings of the algorithms here that RLlib's would not follow."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AgentConfig(RunConfig):
@@ -58,6 +65,18 @@ class AgentConfig(RunConfig):
     GRU. None: every model as usual."""
     normalize_observations: bool = False
     """Show the network observations less their running mean, in running standard deviations."""
+    normalize_rewards: bool = False
+    """Learn from rewards in running standard deviations of the discounted returns."""
+    privileged_critic: bool = False
+    """Let the value see what the environment knows and the agent does not, while training (the
+    maze: cell and reward cell)."""
+    auxiliary: float = 0.0
+    """Weight of auxiliary heads, which have the core tell what only the environment knows."""
+    average: float | None = None
+    """Decay per update of an exponential average of the weights, which is measured and saved as the
+    network in place of the last weights. None: no average."""
+    target: float | None = None
+    """End the run as soon as a measurement reaches this score."""
     standardize: Literal["batch", "minibatch"] = "batch"
     """PPO: over what advantages get mean 0 and deviation 1."""
     smoothing: float = 0.95
@@ -107,12 +126,14 @@ class AgentConfig(RunConfig):
         for name in ("discount", "smoothing"):
             require(0 <= getattr(self, name) <= 1, name, "between 0 and 1", getattr(self, name))
         for name in ("value_weight", "entropy", "concentration", "eps", "lr_final",
-                     "entropy_final", "lr_plasticity"):  # fmt: skip
+                     "entropy_final", "lr_plasticity", "auxiliary"):  # fmt: skip
             value = getattr(self, name)
             require(value is None or value >= 0, name, ">= 0", value)
         require(self.clip > 0, "clip", "> 0", self.clip)
         if self.clip_final is not None:
             require(self.clip_final > 0, "clip_final", "> 0", self.clip_final)
+        if self.average is not None:
+            require(0 <= self.average < 1, "average", ">= 0 and < 1", self.average)
         self._check_memory()
         if self.grad_norm is not None:
             require(self.grad_norm > 0, "grad_norm", "> 0", self.grad_norm)
@@ -122,6 +143,9 @@ class AgentConfig(RunConfig):
         for name in ("algorithm", "env_runners"):
             if not self.rllib and getattr(self, name) != getattr(AgentConfig, name):
                 raise ConfigError(f"{name} is a setting of RLlib: add --rllib")
+        for name in NOT_FOR_RLLIB:
+            if self.rllib and getattr(self, name) != getattr(AgentConfig, name):
+                raise ConfigError(f"{name} is not a setting of RLlib: leave it at its default")
         if self.algo == "ppo" and self.concentration:
             raise ConfigError("concentration is a setting of a2c; ppo has entropy")
 
