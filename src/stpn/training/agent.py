@@ -50,6 +50,23 @@ class Vector(nn.Module):
         return numbers if self.statistics is None else self.statistics(numbers)
 
 
+class Bytes(Vector):
+    """Bytes between their bounds, flattened and scaled to [0, 1]."""
+
+    low: Tensor  # (output_size,)
+    width: Tensor  # (output_size,)
+
+    def __init__(self, low: Any, high: Any, *, normalize: bool = False) -> None:  # of `shape`
+        super().__init__(low.shape, normalize=normalize)
+        low, high = (torch.as_tensor(bound.astype(np.float32)).flatten() for bound in (low, high))
+        # buffers, to follow the module to another device; they say nothing that was learnt
+        self.register_buffer("low", low, persistent=False)
+        self.register_buffer("width", (high - low).clamp_(min=1.0), persistent=False)
+
+    def _flat(self, observation: Tensor) -> Tensor:
+        return (super()._flat(observation) - self.low) / self.width
+
+
 class OneHot(nn.Module):
     """One of n symbols."""
 
@@ -68,11 +85,17 @@ class OneHot(nn.Module):
 class Frames(nn.Module):
     """The convolutions of Mnih et al. 2016: 16 of 8 x 8 / 4, then 32 of 4 x 4 / 2, with ReLU.
 
-    With `normalize` they see what differs from the running mean of each pixel: what moves.
+    `shape` is (C, H, W); `channels_last` says that images come as (H, W, C). With `normalize` they
+    see what differs from the running mean of each pixel: what moves.
     """
 
-    def __init__(self, shape: tuple[int, int, int], *, normalize: bool = False) -> None:
+    SMALLEST = 36  # rows and columns of an image, for which one position is left
+
+    def __init__(
+        self, shape: tuple[int, int, int], *, channels_last: bool = False, normalize: bool = False
+    ) -> None:
         super().__init__()
+        self._channels_last = channels_last
         self.statistics = RunningStatistics(shape, one_scale=True) if normalize else None
         channels, height, width = shape
         self.conv1 = nn.Conv2d(channels, 16, 8, stride=4)
@@ -80,14 +103,19 @@ class Frames(nn.Module):
         rows, columns = (((size - 8) // 4 + 1 - 4) // 2 + 1 for size in (height, width))
         self.output_size = 32 * rows * columns  # 2592 for 84 x 84
 
+    def _scaled(self, observation: Tensor) -> Tensor:  # -> (N, C, H, W) in [0, 1]
+        if self._channels_last:
+            observation = observation.permute(0, 3, 1, 2)
+        return observation.float().div_(255.0)
+
     def observe(self, observation: Tensor) -> None:
         """Take frames (N, C, H, W) into the statistics, if there are any: neighbours in time are
         nearly the same, so one in eight is enough."""
         if self.statistics is not None:
-            self.statistics.update(observation[:: min(8, len(observation))].float().div_(255.0))
+            self.statistics.update(self._scaled(observation[:: min(8, len(observation))]))
 
     def forward(self, observation: Tensor) -> Tensor:  # (N, C, H, W) bytes -> (N, output_size)
-        x = observation.float().div_(255.0)
+        x = self._scaled(observation)
         if self.statistics is not None:
             x = self.statistics(x)
         for layer in (self.conv1, self.conv2):
@@ -101,15 +129,25 @@ class Frames(nn.Module):
 
 def encoder_for(space: Any, *, normalize: bool = False) -> Vector | OneHot | Frames:
     """The encoder for one environment's observation space; `normalize`: with running statistics,
-    except for symbols, which have none."""
+    except for symbols, which have none.
+
+    Bytes in three dimensions are an image, (C, H, W) or Gymnasium's (H, W, C), whichever leaves
+    fewer channels; one that is too small for the convolutions is taken as numbers, as other bytes.
+    """
     spaces = need("gymnasium.spaces", extra="rl")
     if isinstance(space, spaces.Discrete):
         return OneHot(int(space.n), int(space.start))
     if isinstance(space, spaces.Box):
         shape = tuple(space.shape)
-        if space.dtype == np.uint8 and len(shape) == 3 and min(shape[1:]) >= 36:
-            return Frames((shape[0], shape[1], shape[2]), normalize=normalize)
-        return Vector(shape, normalize=normalize)
+        if space.dtype != np.uint8:
+            return Vector(shape, normalize=normalize)
+        if len(shape) == 3:
+            channels_last = shape[2] < shape[0]
+            channels, rows, columns = (shape[2], *shape[:2]) if channels_last else shape
+            if min(rows, columns) >= Frames.SMALLEST:
+                image = (channels, rows, columns)
+                return Frames(image, channels_last=channels_last, normalize=normalize)
+        return Bytes(space.low, space.high, normalize=normalize)
     raise UnsupportedSpace(f"agents here see Box and Discrete observation spaces, not {space}")
 
 
