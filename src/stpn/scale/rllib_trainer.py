@@ -60,14 +60,19 @@ class RLlibTrainer(Trainer):
     def done(self) -> int:  # type: ignore[override]
         return min(self.samples // self.config.steps_per_unit, self.total)
 
-    def advance(self) -> Row | None:
+    @property
+    def beyond_total(self) -> bool:
+        per_update = self.config.agents * self.config.rollout
+        return self.samples - per_update >= self.total * self.config.steps_per_unit
+
+    def update(self) -> bool:
         before = self.done
         result = self.algorithm.train()
         self.samples = self._before + int(result["num_env_steps_sampled_lifetime"])
         self._note(result)
         every = self.config.eval_every
         due = self.done // every > before // every
-        return self._row() if due or self.done >= self.total else None
+        return due or self.done >= self.total
 
     def evaluate(self) -> Evaluation:
         self._fetch()
@@ -123,7 +128,7 @@ class RLlibTrainer(Trainer):
             if value is not None and math.isfinite(value)
         }
 
-    def _row(self) -> Row:
+    def measure(self) -> Row:
         self._fetch()
         episodes = self.config.eval_episodes
         env = self.plain.make_env(min(episodes, self.config.agents))
@@ -140,6 +145,7 @@ class RLlibTrainer(Trainer):
                 seed=seed,
                 generator=stream(self.config.seed, "measurement", self.samples, "actions"),
                 greedy=self.config.greedy,
+                on_progress=self.on_measuring,
             )
         finally:
             env.close()

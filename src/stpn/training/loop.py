@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from stpn._json import json_safe
-from stpn.errors import CheckpointError, StpnError
+from stpn.errors import CheckpointError, ConfigError, StpnError
 from stpn.runs import Run
 from stpn.training import checkpoint, finite
 from stpn.training.trainer import Row, Trainer
@@ -34,6 +34,9 @@ class Reporter:
 
     def progressed(self, trainer: Trainer) -> None:
         """Some updates have been done; called at most five times a second."""
+
+    def measuring(self, trainer: Trainer) -> None:
+        """A row of metrics is due: the trainer measures, its `on_measuring` tells how far it is."""
 
     def measured(self, row: Row) -> None:
         """A row was added to the metrics."""
@@ -62,6 +65,10 @@ class Several(Reporter):
         for reporter in self._reporters:
             reporter.progressed(trainer)
 
+    def measuring(self, trainer: Trainer) -> None:
+        for reporter in self._reporters:
+            reporter.measuring(trainer)
+
     def measured(self, row: Row) -> None:
         for reporter in self._reporters:
             reporter.measured(row)
@@ -84,11 +91,20 @@ class Stop:
 
     def __init__(self) -> None:
         self.requested = False
-        self.at_once = False  # a signal interrupts, it need not wait for the loop
         self.signal: int | None = None
+        self._at_once = False
 
     def request(self) -> None:
         self.requested = True
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """While inside, the first signal breaks off what is going on (KeyboardInterrupt)."""
+        try:
+            self._at_once = True
+            yield
+        finally:
+            self._at_once = False
 
     @contextmanager
     def on_signals(self) -> Iterator[Stop]:
@@ -96,9 +112,9 @@ class Stop:
 
         def handle(number: int, frame: FrameType | None) -> None:
             self.signal = number
-            if self.requested or self.at_once:
+            before, self.requested = self.requested, True
+            if before or self._at_once:
                 raise KeyboardInterrupt
-            self.request()
 
         if threading.current_thread() is not threading.main_thread():
             yield self  # only the main thread may install handlers
@@ -134,16 +150,26 @@ class Loop:
         self.rows = 0
         self.seconds = 0.0  # of training, over all resumptions
         self.saved_at: int | None = None  # `done` of the last checkpoint
+        self.row_due = False  # the row of the last update has not been measured yet
 
     def restore(self) -> None:
         """Take up the run's checkpoint, if it got that far, and forget what came after it."""
-        if self.run.checkpoint.exists():
+        if not self.run.checkpoint.exists():
+            self._refuse_lost_checkpoint()
+        else:
             state = checkpoint.read(self.run.checkpoint)
             self._check_identity(state)
             with checkpoint.explain_misfit(self.run.checkpoint, self.trainer):
                 self.trainer.load_state_dict(state["trainer"])
                 torch.set_rng_state(state["torch_rng"])
                 self.rows, self.seconds = state["rows"], state["seconds"]
+                self.row_due = state.get("row_due", False)
+            if self.trainer.beyond_total:
+                unit, total = self.trainer.config.unit, self.trainer.total
+                raise ConfigError(
+                    f"{self.run.path} has already gone further than {total:,} {unit}s, nothing was "
+                    f"changed; `stpn show {self.run.path}` says how far"
+                )
             self.saved_at = self.trainer.done
         self.run.truncate(self.rows)
 
@@ -154,6 +180,7 @@ class Loop:
             "trainer": self.trainer.state_dict(),
             "torch_rng": torch.get_rng_state(),
             "rows": self.rows,
+            "row_due": self.row_due,
             "seconds": self.seconds,
             "config": self.trainer.config.to_dict(),
         }
@@ -174,8 +201,10 @@ class Loop:
         if self.saved_at is None:
             self.save()  # finds out now, not in an hour, whether the disk can be written
         last_save = last_report = clock = time.perf_counter()
-        while trainer.done < trainer.total and not self.stop.requested:
-            row = trainer.advance()
+        while (self.row_due or trainer.done < trainer.total) and not self.stop.requested:
+            if not self.row_due:
+                self.row_due = trainer.update()
+            row = self._measure() if self.row_due and not self.stop.requested else None
             now = time.perf_counter()
             self.seconds, clock = self.seconds + now - clock, now
             if row is not None:
@@ -188,9 +217,23 @@ class Loop:
                 last_save = time.perf_counter()
         self.save()
         self.reporter.progressed(trainer)
-        return trainer.done >= trainer.total
+        return trainer.done >= trainer.total and not self.row_due
+
+    def _measure(self) -> Row | None:
+        """The row that is due; None if a signal breaks it off, to be measured by whoever resumes
+        the run: what was learnt need not wait for it."""
+        self.reporter.measuring(self.trainer)
+        try:
+            with self.stop.at_once():
+                return self.trainer.measure()
+        except KeyboardInterrupt:
+            if not self.stop.requested:  # not ours
+                raise
+            return None
 
     def _measured(self, row: Row) -> None:
+        self.row_due = False
+        self.trainer.keep(row)
         row = {**json_safe(row), "seconds": round(self.seconds, 3)}
         self.run.append(row)
         self.rows += 1
@@ -201,6 +244,15 @@ class Loop:
             return "There is no checkpoint of this run"
         unit = self.trainer.config.unit
         return f"The checkpoint of {unit} {self.saved_at} is kept in {self.run.path}"
+
+    def _refuse_lost_checkpoint(self) -> None:
+        """A run writes its first checkpoint before it learns anything: without one it has nothing,
+        or something has been lost."""
+        if self.run.summary is not None or self.run.metrics():
+            raise CheckpointError(
+                f"{self.run.path} has been trained but its checkpoint is missing, so it cannot go "
+                "on; nothing was changed (remove the directory to train it anew)"
+            )
 
     def _check_identity(self, state: dict[str, Any]) -> None:
         """A checkpoint that was copied here from another run must not be taken for this one's."""

@@ -128,7 +128,12 @@ class ReinforcementTrainer(Trainer, Generic[Config]):
     def samples(self) -> int:  # type: ignore[override]
         return self.steps
 
-    def advance(self) -> Row | None:
+    @property
+    def beyond_total(self) -> bool:
+        per_update = self.units // self.updates if self.updates else 0
+        return self.units - per_update >= self.total
+
+    def update(self) -> bool:
         config, before = self.config, self.done
         self._schedule()
         in_environment = self.actor.environment_seconds
@@ -154,12 +159,7 @@ class ReinforcementTrainer(Trainer, Generic[Config]):
         for reward in rollout.episode_rewards:
             self._note("train_reward", reward)
         due = self.done // config.eval_every > before // config.eval_every
-        if not due and self.done < self.total:
-            return None
-        row = self._row()
-        if config.target is not None and row["proficiency"] >= config.target:
-            self._reached_at = self.done
-        return row
+        return due or self.done >= self.total
 
     def _schedule(self) -> None:
         """What falls or rises in the course of the run."""
@@ -198,13 +198,13 @@ class ReinforcementTrainer(Trainer, Generic[Config]):
                 "reward_quartiles": np.quantile(played.rewards, [0.25, 0.75]).tolist(),
                 "episode_length": float(played.lengths.mean()),
                 "power_stretch": max(1.0, len(played.power_per_step) / POWER_POINTS),
+                **({"episodes_cut": played.cut} if played.cut else {}),
             },
         )
 
-    def _row(self) -> Row:
+    def measure(self) -> Row:
         played = self._play(self.config.eval_episodes, "measurement", self.updates)
         means = {name: total / self._counts[name] for name, total in self._sums.items()}
-        self._sums, self._counts = {}, {}
         return {
             "step": self.done,
             "proficiency": float(played.rewards.mean()),
@@ -212,6 +212,11 @@ class ReinforcementTrainer(Trainer, Generic[Config]):
             **means,
             "lr": self.optimizer.param_groups[0]["lr"],
         }
+
+    def keep(self, row: Row) -> None:
+        self._sums, self._counts = {}, {}
+        if self.config.target is not None and row["proficiency"] >= self.config.target:
+            self._reached_at = self.done
 
     def _play(self, episodes: int, *name: str | int) -> Played:
         """Episodes in environments of their own, which leave no trace in the training."""
@@ -224,6 +229,7 @@ class ReinforcementTrainer(Trainer, Generic[Config]):
                 seed=self._seed(*name, "environment"),
                 generator=stream(self.config.seed, *name, "actions"),
                 greedy=self.config.greedy,
+                on_progress=self.on_measuring,
             )
         finally:
             env.close()
@@ -304,7 +310,7 @@ class GymTrainer(ReinforcementTrainer[GymConfig]):
     """Any environment that Gymnasium knows by name."""
 
     def make_env(self, count: int) -> Any:
-        return environments.make(self.config.env, count)
+        return environments.make(self.config.env, count, **self.config.env_options)
 
 
 def stretches(curve: Any, points: int) -> list[float]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import typing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from stpn.config import STPN_MODELS, RunConfig, require
 from stpn.errors import ConfigError
@@ -274,8 +275,11 @@ class PendulumConfig(AgentConfig):
 class GymConfig(AgentConfig):
     """Any Gymnasium environment with Discrete or Box actions."""
 
-    env: str = "CartPole-v1"
-    """Name of the environment, as gymnasium.make knows it."""
+    env: str = ""
+    """Name of the environment, as gymnasium.make knows it. module:Name imports the module first,
+    also one in the current directory."""
+    env_args: tuple[str, ...] = ()
+    """Arguments of the environment, KEY=VALUE each (is_slippery=false), or one JSON object."""
     algo: Literal["a2c", "ppo"] = "ppo"
     """a2c: one gradient step per rollout; ppo: several epochs of clipped steps."""
     steps: int = 200_000
@@ -297,7 +301,42 @@ class GymConfig(AgentConfig):
     total_field: typing.ClassVar[str] = "steps"
 
     @property
+    def env_options(self) -> dict[str, Any]:
+        """`env_args` as keyword arguments; a value that is no JSON is text."""
+        options: dict[str, Any] = {}
+        for word in self.env_args:
+            name, equals, text = word.partition("=")
+            value = _json(text)
+            if word.lstrip().startswith("{") and isinstance(whole := _json(word), dict):
+                options |= whole
+            elif equals and name.isidentifier():
+                options[name] = value
+            else:
+                raise ConfigError(
+                    "env_args are KEY=VALUE, as in is_slippery=false, or one JSON object, "
+                    f"not {word!r}"
+                )
+        return options
+
+    @property
+    def title(self) -> str:
+        return f"{self.env} {self.model} seed {self.seed}"
+
+    def check(self) -> None:
+        super().check()
+        if not self.env:
+            raise ConfigError("name the environment, as in: stpn train --env CartPole-v1")
+        _ = self.env_options
+
+    @property
     def directory(self) -> Path:
         """`gym/<environment>/<model>/seed<N>` below the root of all runs."""
         env = re.sub("[/:]", "-", self.env)  # namespace/Name, or module:Name
         return Path(self.task) / env / self.model / f"seed{self.seed}"
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
