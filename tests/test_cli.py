@@ -27,6 +27,7 @@ from stpn.errors import ConfigError
 from stpn.results import load_results
 from stpn.runs import Run, find
 from stpn.training import checkpoint
+from stpn.training.loop import Stop
 
 TINY = ["--epochs", "2", "--train-size", "60", "--validation-size", "20", "--test-size", "20"]
 
@@ -353,24 +354,31 @@ class TestTerminal:
     """What the live bar shows, on the terminal that everybody has: 80 columns."""
 
     def test_the_bar_and_all_facts_fit(self):
-        config = SimpleNamespace(task="art", model="fastweights", seed=0, unit="epoch")
+        config = SimpleNamespace(title="art fastweights seed 0", unit="epoch")
         trainer = SimpleNamespace(
             config=config, progress=0.0, samples=0, done=0, total=200, loss=0.001234,
             sample_unit="sequences", proficiency_name="validation accuracy",
         )  # fmt: skip
         output = io.StringIO()
-        bar = Bar(Console(file=output, width=80, force_terminal=True))
+        stop = Stop()
+        bar = Bar(Console(file=output, width=80, force_terminal=True), stop)
         bar.started(None, trainer)
         trainer.done = trainer.progress = 187
         trainer.samples = 2_000
         bar.measured({"proficiency": 99.99, "power": 4.341})
         bar.progressed(trainer)
+        bar.measuring(trainer)
+        trainer.on_measuring(0.25)
+        bar._bar.refresh()
+        stop.request()
         bar.ended()
         shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output.getvalue())
         assert "…" not in shown
         assert re.search(r"art fastweights seed 0 [━╸╺]+ epoch 187/200 · 0:00 left", shown)
         facts = r"loss 0.001234 · validation accuracy 99.99 · power 4.34 · [\d,]+ sequences/s"
         assert re.search(facts, shown)
+        assert "measuring 25%" in shown
+        assert shown.rstrip().endswith("stopping after this update (Ctrl-C again to stop at once)")
 
     def test_resuming_a_finished_run_says_so(self, finished, capsys):
         assert main(["resume", str(finished)]) == 0
@@ -406,6 +414,17 @@ class TestLook:
         assert "is not a run" in capsys.readouterr().err
         assert main(["show", str(tmp_path / "none")]) == 1
         assert "there is no run at" in capsys.readouterr().err
+
+    def test_eval_with_a_seed_measures_other_data(self, finished, capsys):
+        def measured(*flags):
+            assert main(["eval", str(finished), "--json", *flags]) == 0
+            return json.loads(capsys.readouterr().out)
+
+        usual, fresh, again = measured(), measured("--seed", "7"), measured("--seed", "7")
+        assert fresh["power"] == again["power"] != usual["power"]
+        assert (fresh["seed"], fresh["measured_with_seed"]) == (0, 7)
+        assert main(["eval", str(finished), "--seed", "7"]) == 0
+        assert "art stpnr seed 0, measured with seed 7" in capsys.readouterr().out
 
     def test_eval_repeats_the_summary_and_changes_nothing(self, finished, capsys):
         before = {p: p.stat().st_mtime_ns for p in finished.iterdir()}

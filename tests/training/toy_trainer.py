@@ -81,12 +81,14 @@ class ToyTrainer(Trainer):
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "done": self.done,
+            "loss": self.loss,
         }
 
     def load_state_dict(self, state: State) -> None:
         checkpoint.load_module(self.model, state["model"])
         checkpoint.load_optimizer(self.optimizer, state["optimizer"])
         self.done = self.samples = state["done"]
+        self.loss = state["loss"]
 
     def close(self) -> None:
         self.closed = True

@@ -56,6 +56,7 @@ def run(arguments: list[str]) -> int:
 
 def _measure(options: Evaluate, shipped: bool) -> tuple[dict[str, Any], str]:
     """The summary of this measurement, and which run it is of."""
+    from stpn.config import from_dict
     from stpn.runs import Run
     from stpn.training import session
     from stpn.zoo import opened, pretrained, settings_of
@@ -72,7 +73,7 @@ def _measure(options: Evaluate, shipped: bool) -> tuple[dict[str, Any], str]:
         summary["seconds"] = None
     if options.seed is not None:
         summary |= {"seed": saved["seed"], "measured_with_seed": options.seed}
-        title += f", measured with seed {options.seed}"
+        title = f"{from_dict(saved).title}, measured with seed {options.seed}"
     return summary, title
 
 

@@ -80,12 +80,13 @@ class RLlibTrainer(Trainer):
 
     def state_dict(self) -> State:
         self._fetch()
+        numbers = {**self._results, "loss": self.loss} if math.isfinite(self.loss) else {}
         return {
             "model": self.model.state_dict(),
             "optimizer": self._optimizer_state(),
             "updates": self.samples // (self.config.agents * self.config.rollout),
-            "sums": {},
-            "counts": {},
+            "sums": numbers,
+            "counts": dict.fromkeys(numbers, 1),
             "actor": {},
             "steps": self.samples,
         }
@@ -94,6 +95,9 @@ class RLlibTrainer(Trainer):
         checkpoint.load_module(self.model, state["model"])
         steps = state["updates"] * self.config.agents * self.config.rollout
         self.samples = self._before = state.get("steps", steps)
+        found = {name: total / state["counts"][name] for name, total in state["sums"].items()}
+        self.loss = found.get("loss", math.nan)
+        self._results = {k: v for k, v in found.items() if k in ("train_reward", "train_power")}
         if self.config.lr_decay is not None:  # which goes on where it was
             self.algorithm.stop()
             self.algorithm = self._built()
