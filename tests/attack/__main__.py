@@ -6,7 +6,9 @@ import argparse
 import sys
 
 from . import ATTACKS, inside, run
-from . import layers as layers  # each module enters its attacks
+from . import files as files  # each module enters its attacks
+from . import kills as kills
+from . import layers as layers
 
 
 def main() -> int:
