@@ -93,7 +93,9 @@ def test_from_a_search_to_a_run(ray, tmp_path, capsys):
     assert run.metrics()[-1]["proficiency"] == trials[0]["row"]["proficiency"]
 
     capsys.readouterr()
-    assert main(arguments) == 0
+    assert main(arguments) == 2  # what Ray kept of it is not read unasked
+    assert "add --trusted to go on" in capsys.readouterr().err
+    assert main([*arguments, "--trusted"]) == 0
     (again,) = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert again["best"] == best
     assert main([*arguments, "--lr", "0.5"]) == 2

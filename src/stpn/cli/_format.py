@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 
+def counted(number: int, unit: str) -> str:
+    """1 epoch, 2 epochs, 1,000 epochs."""
+    return f"{number:,} {unit}{'' if number == 1 else 's'}"
+
+
 def duration(seconds: float | None) -> str:
     """3725 seconds as 1:02:05, 65 as 1:05."""
     if seconds is None:
@@ -10,6 +15,14 @@ def duration(seconds: float | None) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def share(part: float) -> str:
+    """A part of the whole in percent; what is small is not nothing, nor what lacks little all."""
+    percent = 100 * part
+    if 0 < percent < 1:
+        return "<1%"
+    return f"{int(percent)}%"
 
 
 def figure(value: float | None, name: str) -> str:

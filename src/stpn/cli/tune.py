@@ -12,8 +12,10 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from stpn import experiments
 from stpn._extras import need
 from stpn.cli import train
+from stpn.cli._format import counted
 from stpn.cli._progress import emit
 from stpn.errors import ConfigError
 
@@ -42,6 +44,9 @@ class Tune:
     address: str | None = None
     """HOST:PORT of a Ray cluster, or auto. None: one that runs here or that RAY_ADDRESS names,
     else an own instance."""
+    trusted: bool = False
+    """Go on with a search that was begun in OUT. Ray keeps it as pickles, and reading those
+    executes what is in them: only for your own."""
     out: Path = Path("tune")
     """Where the search is kept: OUT/<task>/<model>/best.json, trials.json."""
     json: bool = False
@@ -68,17 +73,22 @@ def run(arguments: list[str]) -> int:
         reduction=options.reduction,
         jobs=options.jobs,
         address=options.address,
+        trusted=options.trusted,
         on_trial=_on_trial(config.unit, as_json=options.json),
     )
+    length = experiments.get(config.task).protocol
     command = f"stpn train --config {found.path}"
+    if config.total < length:
+        command += f" --{config.total_field.replace('_', '-')} {length}"
     if options.json:
         emit("tuned", best=found.best.to_dict(), file=str(found.path), finished=found.finished)
     else:
         _print_trials(found.trials, list(found.trials[0].settings))
-        print(f"best settings: {found.path}\n  {command}")
+        print(f"best settings, with the {counted(config.total, config.unit)} of the search:")
+        print(f"  {found.path}\ntrain with them as long as the paper:\n  {command}")
     if not found.finished:
         if not options.json:
-            print("interrupted; the same command goes on where this one stopped")
+            print("interrupted; the same command with --trusted goes on where this one stopped")
         return 128 + signal.SIGINT
     return 0
 

@@ -23,7 +23,11 @@ GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 
 SETTINGS = b"\x04"
 """Ray speaks gRPC, hence HTTP/2: a server returns a frame of this type for the greeting. Anything
 else that listens there, Ray would wait for."""
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "GRPC_VERBOSITY": "NONE",  # what goes wrong is told in a sentence of our own
+}
 
 
 class ClusterError(StpnError):

@@ -179,8 +179,12 @@ POWER_WINDOW = 10_000
 """Steps over which the power is averaged."""
 
 
-def agent_from(source: Any) -> Agent:
-    """The network of an RLlib algorithm, or of a checkpoint that one saved."""
+def agent_from(source: Any, *, trusted: bool = False) -> Agent:
+    """The network of an RLlib algorithm, or of a checkpoint that one saved.
+
+    RLlib's checkpoints are pickles, and reading a pickle executes what is in it: a path is refused
+    unless `trusted` says that the checkpoint comes from where you know.
+    """
     if not isinstance(source, (str, Path)):
         agent = copy.deepcopy(_module_of(source).agent)
         # the learner's weights: those of the players may be some updates behind
@@ -192,6 +196,11 @@ def agent_from(source: Any) -> Agent:
     path = Path(source).resolve() / IN_CHECKPOINT
     if not path.is_dir():
         raise CheckpointError(f"{source} is not a checkpoint of an RLlib algorithm: no {path}")
+    if not trusted:
+        raise CheckpointError(
+            f"{source} is a checkpoint of RLlib: reading it executes what whoever wrote it put in; "
+            "say agent_from(..., trusted=True) if that was you"
+        )
     module = STPNModule.from_checkpoint(path)
     if not isinstance(module, STPNModule):
         raise CheckpointError(f"{source} holds a {type(module).__name__}, not an STPNModule")

@@ -4,7 +4,7 @@ algorithm (ASHA) lets only the best go on.
     best = search(config, space, trials=20, out="tune")
 
 A trial is a run like any other; its checkpoints go to `out`, so that a trial whose node dies, or a
-whole search that was interrupted, goes on. The best settings are a file that
+whole search that was interrupted, goes on if it is trusted. The best settings are a file that
 `stpn train --config` takes.
 """
 
@@ -25,9 +25,10 @@ from stpn._files import explain_os_errors
 from stpn._json import read_json, write_json
 from stpn.config import RunConfig, from_dict
 from stpn.errors import ConfigError, StpnError
-from stpn.runs import Row, Run
+from stpn.runs import Run
 from stpn.scale.cluster import Resources, connected, require_room
 from stpn.scale.space import Space
+from stpn.summary import Row
 from stpn.training import session
 from stpn.training.loop import Reporter
 from stpn.training.trainer import Trainer
@@ -86,6 +87,7 @@ def search(
     reduction: float = 3.0,
     jobs: int | None = None,
     address: str | None = None,
+    trusted: bool = False,
     on_trial: OnTrial | None = None,
 ) -> Found:
     """Try `trials` points of `space` around `config`; write the best to `out/<task>/<model>`.
@@ -93,6 +95,8 @@ def search(
     - grace: units that every trial may train before it can be given up. None: a ninth of all.
     - reduction: one trial in so many goes on at each of the halvings.
     - jobs: trials at the same time at most. None: as many as the cluster has room for.
+    - trusted: go on with a search that was begun in `out`. Ray keeps it as pickles, and reading
+      those executes what is in them.
     """
     if trials < 1:
         raise ConfigError(f"trials must be >= 1, not {trials}")
@@ -112,6 +116,12 @@ def search(
         reduction=reduction,
     )
     plan.claim(place)
+    if not trusted and (place / "ray").exists():
+        raise ConfigError(
+            f"{place} holds a search that was begun. Ray keeps it as pickles, and reading those "
+            "executes what is in them: add --trusted to go on if they are yours, or choose another "
+            "--out"
+        )
     with connected(address) as ray:
         resources = Resources(cpus=config.threads or 1)
         require_room(ray, resources)
