@@ -8,7 +8,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from stpn import experiments
-from stpn._files import explain_os_errors
+from stpn._extras import need
+from stpn._files import explain_os_errors, write_atomic
 from stpn.report import figures, page, synapses
 from stpn.report.grid import Grid, collect
 from stpn.report.network import TASK, Found, find, networks
@@ -94,6 +95,7 @@ def build(
     - figures/: every figure as .svg and .png
     """
     out = Path(out)
+    need("matplotlib", extra="report")  # before anything is written
     progress("reading runs")
     report = gather(root, notes=notes, shelf=shelf)
     written = Written(report, [], out / "index.html")
@@ -197,5 +199,5 @@ def _draw_pictures(written: Written, directory: Path) -> None:
 
 
 def _write(written: Written, path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+    write_atomic(path, text.encode())
     written.files.append(path)

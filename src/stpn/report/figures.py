@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stpn._extras import need
-from stpn._files import explain_os_errors
+from stpn._files import explain_os_errors, write_atomic
 from stpn.report.plots import Cloud, Curve, Panel, Plot, Reference
 from stpn.report.style import model_style
 
@@ -83,12 +84,13 @@ def save(figure: Figure, stem: Path, title: str, description: str) -> list[Path]
         # Once for both files: finding places for all labels takes longer than drawing them.
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
-        figure.savefig(svg, metadata={"Title": title, "Description": description, "Date": None})
-        figure.savefig(
-            png,
-            dpi=PNG_DPI,
-            metadata={"Title": title, "Description": description, "Software": None},
-        )
+        about = {"Title": title, "Description": description}
+        for path, undated in ((svg, "Date"), (png, "Software")):
+            content = io.BytesIO()
+            kind = path.suffix.removeprefix(".")
+            dpi = PNG_DPI if path == png else "figure"
+            figure.savefig(content, format=kind, dpi=dpi, metadata={**about, undated: None})
+            write_atomic(path, content.getvalue())
     return [svg, png]
 
 

@@ -10,7 +10,6 @@ All of it is made from the runs, so a test can tell whether it is still true.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,10 +44,11 @@ def write_docs(written: Written, directory: Path) -> list[Path]:
         for stale in figures.glob("figure*.svg"):
             stale.unlink()
         drawn = [path for path in written.files if path.suffix == ".svg"]
-        copies = [Path(shutil.copyfile(path, figures / path.name)) for path in drawn]
+        for path in drawn:
+            write_atomic(figures / path.name, path.read_bytes())
         page = directory / "results.md"
-        page.write_text(docs_page(written.report), encoding="utf-8")
-    return [page, *copies]
+        write_atomic(page, docs_page(written.report).encode())
+    return [page, *(figures / path.name for path in drawn)]
 
 
 def write_readme(report: Report, readme: Path, docs: Path) -> Path:
