@@ -6,10 +6,11 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
-from stpn import experiments
+from stpn import experiments, results
 from stpn.cli import main
 from stpn.errors import ConfigError
 from stpn.runs import Run, find
@@ -32,7 +33,7 @@ def test_plan_says_what_is_left_to_do(tmp_path):
     configs = [tiny(seed=seed) for seed in range(3)]
     Run.create(tmp_path / configs[1].directory, configs[1].to_dict())
     done = Run.create(tmp_path / configs[2].directory, configs[2].to_dict())
-    done.write_summary({"done": 1})
+    done.write_summary(replace(results.result_of(done).summary, done=1, finished=True))
     assert [job.state for job in plan(configs, tmp_path)] == ["new", "stopped", "finished"]
     longer = [tiny(seed=2, epochs=5)]
     assert [job.state for job in plan(longer, tmp_path)] == ["stopped"]
@@ -43,10 +44,31 @@ def test_plan_says_what_is_left_to_do(tmp_path):
 def test_a_finished_run_with_other_settings_is_not_taken_for_this_one(tmp_path, capsys):
     session.start(tiny(), tmp_path)
     assert plan([tiny()], tmp_path)[0].state == "finished"
-    assert plan([tiny(lr=0.5)], tmp_path)[0].state == "stopped"
-    results = LocalExecutor().execute(plan([tiny(lr=0.5)], tmp_path), lambda event: None)
-    assert results[0].status == "failed"
-    assert "its lr is 0.001, not 0.5" in results[0].message
+    (job,) = plan([tiny(lr=0.5)], tmp_path)
+    assert job.state == "refused"
+    assert (
+        main(
+            [
+                "sweep",
+                "art",
+                "--models",
+                "stpnr",
+                "--seeds",
+                "1",
+                *FLAGS,
+                "--lr",
+                "0.5",
+                "--out",
+                str(tmp_path),
+                "--dry-run",
+            ]
+        )
+        == 0
+    )
+    assert "refused" in capsys.readouterr().out
+    (result,) = LocalExecutor().execute([job], lambda event: None)
+    assert result.status == "failed"
+    assert "its lr is 0.001, not 0.5" in result.message
 
 
 def test_plan_refuses_the_same_run_twice(tmp_path):
@@ -155,3 +177,22 @@ def test_a_worker_that_cannot_start_is_a_failure_with_its_last_words(tmp_path, m
     assert isinstance(result.job, Job)
     assert result.status == "failed"
     assert result.message == "ended with exit code 1"
+
+
+def test_workers_import_nothing_from_the_current_directory(tmp_path, monkeypatch):
+    for name in ("tyro", "json", "stpn"):
+        (tmp_path / f"{name}.py").write_text("open('executed', 'w')\n")
+    monkeypatch.chdir(tmp_path)
+    (result,) = LocalExecutor().execute(plan([tiny()], tmp_path / "runs"), lambda event: None)
+    assert result.status == "finished"
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_damaged_run_is_refused_and_the_others_go_on(tmp_path):
+    jobs = [tiny(seed=seed) for seed in range(2)]
+    damaged = tmp_path / jobs[0].directory
+    damaged.mkdir(parents=True)
+    (damaged / "config.json").write_text("[" * 100_000)
+    results = LocalExecutor().execute(plan(jobs, tmp_path), lambda event: None)
+    assert [result.status for result in results] == ["failed", "finished"]
+    assert "config.json is damaged" in results[0].message

@@ -25,11 +25,16 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from stpn.config import RunConfig
-from stpn.errors import ConfigError
+from stpn.errors import ConfigError, RunError
 from stpn.runs import Run
 
-State = Literal["new", "stopped", "running", "finished"]
+State = Literal["new", "stopped", "running", "finished", "refused"]
 LOG_LINES = 20
+# As `python -m` would, but what lies in the current directory is not imported by its name.
+WORKER = """import sys
+sys.path[:] = [path for path in sys.path if path]
+from stpn.cli.worker import work
+sys.exit(work())"""
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,7 @@ class Job:
     config: RunConfig
     root: Path
     state: State
+    reason: str = ""  # why it is refused
 
     @property
     def path(self) -> Path:
@@ -85,20 +91,35 @@ def plan(configs: Iterable[RunConfig], root: str | Path) -> list[Job]:
         path = Path(root) / config.directory
         if path in jobs:
             raise ConfigError(f"the grid contains {config.directory} twice")
-        jobs[path] = Job(config, Path(root), _state(Run(path), config))
+        try:
+            state, reason = _state(Run(path), config)
+        except RunError as error:
+            state, reason = "refused", str(error)
+        jobs[path] = Job(config, Path(root), state, reason)
     return list(jobs.values())
 
 
-def _state(run: Run, config: RunConfig) -> State:
+def settled(jobs: Iterable[Job]) -> dict[Job, Result]:
+    """Results of the jobs that need no work, or admit none."""
+    known = {"finished": "skipped", "refused": "failed"}
+    return {
+        job: Result(job, known[job.state], job.reason)  # type: ignore[arg-type]
+        for job in jobs
+        if job.state in known
+    }
+
+
+def _state(run: Run, config: RunConfig) -> tuple[State, str]:
     if not run.exists:
-        return "new"
-    if run.status != "finished":
-        return "running" if run.in_use else "stopped"
-    if config.contradiction(run.config):
-        return "stopped"  # whoever works on it says what contradicts
-    summary = run.summary or {}
+        return "new", ""
+    if run.in_use:
+        return "running", ""
+    difference = config.contradiction(run.config)
+    if difference:
+        return "refused", f"{run.path} holds a run with other settings: {difference}"
     # a finished run that was shorter than the grid wants is taken further
-    return "finished" if summary.get("done", 0) >= config.total else "stopped"
+    finished = run.summary is not None and run.summary.done >= config.total
+    return ("finished" if finished else "stopped"), ""
 
 
 class LocalExecutor:
@@ -113,8 +134,8 @@ class LocalExecutor:
         self._events: queue.Queue[Event] = queue.Queue()
 
     def execute(self, jobs: Sequence[Job], on_event: OnEvent) -> list[Result]:
-        results = {job: Result(job, "skipped") for job in jobs if job.state == "finished"}
-        self._waiting.extend(job for job in jobs if job.state != "finished")
+        results = settled(jobs)
+        self._waiting.extend(job for job in jobs if job not in results)
         try:
             with forwarded_signals(self._interrupt):
                 while self._waiting or self._processes:
@@ -141,7 +162,7 @@ class LocalExecutor:
     def _launch(self, job: Job) -> None:
         threads = str(job.config.threads or 1)
         process = subprocess.Popen(
-            [sys.executable, "-m", "stpn.cli.worker"],
+            [sys.executable, "-c", WORKER],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from stpn import experiments
 from stpn.cli import train
-from stpn.cli._format import duration, figure
+from stpn.cli._format import counted, duration, figure
 from stpn.cli._progress import emit
 from stpn.config import RunConfig
 from stpn.errors import ConfigError
@@ -70,8 +70,12 @@ def run(arguments: list[str]) -> int:
     if options.dry_run:
         for job in jobs:
             state = {"event": "planned", "run": str(job.path), "state": job.state}
-            print(json.dumps(state) if options.json else f"{job.state:<9} {job.path}")
+            if job.reason:
+                state["reason"] = job.reason
+            print(json.dumps(state) if options.json else f"{job.state:<9} {job.reason or job.path}")
         return 0
+    for name in {job.config.task for job in jobs if job.state in ("new", "stopped")}:
+        experiments.get(name).trainer_class()  # an extra that is missing is said here, once
     overview = _Overview(jobs, as_json=options.json)
     with _executor(options) as executor, overview:
         results = executor.execute(jobs, overview.on_event)
@@ -144,7 +148,7 @@ class _Overview:
 
     def __enter__(self) -> None:
         skipped = f", {self._before} finished before" if self._before else ""
-        self._console.print(f"{len(self._jobs)} runs{skipped}", highlight=False)
+        self._console.print(counted(len(self._jobs), "run") + skipped, highlight=False)
         if self._json:
             emit("planned", runs=len(self._jobs), finished=self._before)
         self._began = time.monotonic()

@@ -26,7 +26,7 @@ from stpn.runs import Run
 from stpn.scale.cluster import ClusterError, Resources, require_room
 from stpn.scale.transfer import pack, unpack
 from stpn.scale.worker import Order, Report, Worker
-from stpn.sweep import Event, Job, OnEvent, Result, forwarded_signals
+from stpn.sweep import Event, Job, OnEvent, Result, forwarded_signals, settled
 
 Storage = Literal["auto", "shared", "fetch"]
 
@@ -92,8 +92,8 @@ class RayExecutor:
         self._had_room: dict[Job, float] = {}
 
     def execute(self, jobs: Sequence[Job], on_event: OnEvent) -> list[Result]:
-        results = {job: Result(job, "skipped") for job in jobs if job.state == "finished"}
-        self._waiting.extend(job for job in jobs if job.state != "finished")
+        results = settled(jobs)
+        self._waiting.extend(job for job in jobs if job not in results)
         for job in self._waiting:
             require_room(self._ray, self._needs(job))
         roots = {job.root for job in self._waiting}
