@@ -1,25 +1,26 @@
 """A run on disk: reading, writing, locking, exporting, and what damage looks like."""
 
+import errno
 import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from stpn import experiments, results, runs
 from stpn.errors import RunError, RunInUse
 from stpn.runs import Run
+from stpn.summary import Rows
 
 CONFIG = {"task": "art", "model": "stpnr", "seed": 3, "epochs": 200}
 
 
-def make_run(path, rows=3, config=CONFIG, summary=None):
+def make_run(path, rows=3, config=CONFIG):
     run = Run.create(path, config)
     for step in range(1, rows + 1):
         run.append(row(step))
-    if summary is not None:
-        run.write_summary(summary)
     return run
 
 
@@ -34,7 +35,7 @@ def row(step):
 
 
 def summary_of(run):
-    return {**results.result_of(run).summary, "proficiency": 99.0, "finished": True}
+    return replace(results.result_of(run).summary, proficiency=99.0, finished=True)
 
 
 def test_create_and_open(tmp_path):
@@ -71,8 +72,10 @@ def test_what_is_given_in_place_of_a_run_is_named(tmp_path):
 
 def test_a_summary_with_an_infinite_power_can_be_written(tmp_path):
     run = make_run(tmp_path)
-    run.write_summary({"power": float("inf"), "power_per_step": [1.0, float("nan")]})
-    assert run.summary == {"power": None, "power_per_step": [1.0, None]}
+    unbounded = {"power": float("inf"), "power_per_step": [1.0, float("nan")]}
+    run.write_summary(replace(summary_of(run), **unbounded))
+    assert run.summary.power is None
+    assert run.summary.power_per_step == [1.0, None]
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"task": "art"}'])
@@ -106,6 +109,20 @@ def test_truncate(tmp_path):
     assert run.metrics() == [row(1), row(2)]
     with pytest.raises(RunError, match="rows were lost"):
         run.truncate(3)
+
+
+def test_rows_that_were_changed_are_not_taken_for_the_checkpoints(tmp_path):
+    run = make_run(tmp_path, rows=5)
+    kept = Rows.of(run.metrics()[:4])
+    assert run.truncate(kept) == kept
+    path = run.path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n' * 4)
+    with pytest.raises(RunError, match="rows were changed"):
+        run.truncate(kept)
+
+
+def test_rows_of_a_resumed_run_are_those_of_one_that_never_stopped():
+    assert Rows().plus({"step": 1, "seconds": 2.0}) == Rows().plus({"step": 1, "seconds": 9.0})
 
 
 def test_status_follows_the_files(tmp_path):
@@ -171,13 +188,24 @@ def test_a_file_in_the_way_is_said(tmp_path):
         Run.create(tmp_path / "runs" / "art", CONFIG)
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
-def test_a_full_disk_is_said_and_the_old_file_stays(tmp_path):
-    run = make_run(tmp_path, summary={"old": 1})
-    os.symlink("/dev/full", tmp_path / ".summary.json.tmp")
+def full_disk(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_is_said_and_the_old_file_stays(tmp_path, monkeypatch):
+    run = make_run(tmp_path)
+    run.write_summary(summary_of(run))
+    monkeypatch.setattr(os, "fsync", full_disk)
     with pytest.raises(RunError, match=r"cannot write .*summary\.json: No space left on device"):
-        run.write_summary({"new": "x" * 100_000})
-    assert run.summary == {"old": 1}
+        run.write_summary(replace(summary_of(run), proficiency=1.0))
+    assert run.summary.proficiency == 99.0
+    assert not (tmp_path / ".summary.json.tmp").exists()
+
+
+def test_a_full_disk_while_locking_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "write", full_disk)
+    with pytest.raises(RunError, match=r"cannot write .*lock: No space"), Run(tmp_path).lock():
+        pass
 
 
 def test_find_is_sorted_and_does_not_look_inside_runs(tmp_path):
@@ -208,11 +236,11 @@ def test_both_layouts_give_the_same_results(tmp_path):
 def test_an_unfinished_run_is_marked(tmp_path):
     make_run(tmp_path)
     (result,) = results.load_results(tmp_path)
-    assert result.summary["finished"] is False
-    assert result.summary["done"] == 3
-    assert result.summary["protocol"] == 200
-    assert result.summary["proficiency"] == 30.0
-    assert result.summary["paper"] == {"proficiency": [98.55, 2.76], "power": [10.9, 3.8]}
+    assert result.summary.finished is False
+    assert result.summary.done == 3
+    assert result.summary.paper_length == 200
+    assert result.summary.proficiency == 30.0
+    assert result.summary.paper == {"proficiency": [98.55, 2.76], "power": [10.9, 3.8]}
 
 
 def test_an_unfinished_run_says_where_its_figures_come_from(tmp_path):
@@ -220,16 +248,16 @@ def test_an_unfinished_run_says_where_its_figures_come_from(tmp_path):
     run.write_provenance({"versions": {"torch": "2.13.0"}, "commit": "abc"})
     exported = results.export(run, tmp_path / "results")
     (result,) = results.load_results(exported)
-    assert result.summary["versions"] == {"torch": "2.13.0"}
-    assert result.summary["commit"] == "abc"
+    assert result.summary.versions == {"torch": "2.13.0"}
+    assert result.summary.commit == "abc"
     assert Run(results.keep(run, tmp_path / "results")).provenance == run.provenance
 
 
 def test_a_run_without_rows_has_no_figures(tmp_path):
     make_run(tmp_path, rows=0)
     (result,) = results.load_results(tmp_path)
-    assert result.summary["proficiency"] is None
-    assert result.summary["done"] == 0
+    assert result.summary.proficiency is None
+    assert result.summary.done == 0
 
 
 def test_damage_is_reported_and_the_rest_still_read(tmp_path):
@@ -242,7 +270,7 @@ def test_damage_is_reported_and_the_rest_still_read(tmp_path):
     assert [result.path.name for result in results.load_results(tmp_path, problems)] == ["good"]
     assert len(problems) == 2
     assert "line 1: not a row of metrics" in problems[0]
-    assert "seed0.json: damaged" in problems[1]
+    assert "seed0.json is not the configuration of a run" in problems[1]
     with pytest.raises(RunError, match="line 1: not a row of metrics"):
         results.load_results(tmp_path)
 
@@ -257,7 +285,7 @@ def test_export_is_thin_and_small(tmp_path):
     with open(run.path / "metrics.jsonl", "w") as file:
         for step in range(1, 5001):
             file.write(json.dumps({**row(step), "loss": 1 / 3}) + "\n")
-    run.write_summary({**summary_of(run), "power_per_step": [1 / 3] * 200})
+    run.write_summary(replace(summary_of(run), power_per_step=[1 / 3] * 200))
     path = results.export(run, tmp_path / "results")
     assert path.stat().st_size < 60_000
     curve = json.loads(path.read_text())["curve"]
@@ -284,3 +312,85 @@ def test_runs_in_other_environments_are_exported_below_their_name(tmp_path):
     run = Run.create(tmp_path / "run", config)
     path = results.export(run, tmp_path)
     assert path == tmp_path / "gym/module-CartPole-v1/lstm/seed4.json"
+
+
+@pytest.mark.parametrize("name", ["task", "model", "env"])
+@pytest.mark.parametrize(
+    "value", ["../../x", "..", "/abs/x", "a/b", "", ".hidden", "x\0y", "n" * 300]
+)
+def test_a_name_that_leads_elsewhere_is_refused(tmp_path, name, value):
+    inside = tmp_path / "in"
+    config = {"task": "gym", "model": "lstm", "seed": 4, "env": "CartPole-v1", name: value}
+    run = Run.create(tmp_path / "run", config)
+    run.append(row(1))
+    if name == "env" and value in ("a/b", "", "x\0y"):  # what is not for a name becomes -
+        assert results.export(run, inside).is_relative_to(inside)
+        return
+    for write in (results.export, results.keep):
+        with pytest.raises(RunError, match=r"config\.json: .* cannot be the name of"):
+            write(run, inside)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_link_in_a_run_is_not_written_through(tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    run = make_run(tmp_path / "run", rows=0)
+    for name in (".summary.json.tmp", "metrics.jsonl", "lock"):
+        (run.path / name).symlink_to(precious)
+    run.write_summary(summary_of(Run(make_run(tmp_path / "other").path)))
+    with pytest.raises(RunError, match="cannot write"):
+        run.append(row(1))
+    with pytest.raises(RunError, match="cannot lock"), run.lock():
+        pass
+    assert precious.read_text() == "kept"
+
+
+def test_a_changed_digit_is_noticed(tmp_path):
+    run = make_run(tmp_path / "run")
+    run.write_summary(replace(summary_of(run), proficiency=91.0))
+    exported = results.export(run, tmp_path / "results")
+    for path in (run.path / "summary.json", exported):
+        path.write_text(path.read_text().replace("91.0", "97.0"))
+        with pytest.raises(RunError, match="its checksum does not match"):
+            results.load_results(path if path == exported else run.path)
+
+
+def test_a_finished_run_with_other_rows_is_noticed(tmp_path):
+    run = make_run(tmp_path)
+    rows = Rows.of(run.metrics())
+    run.write_summary(replace(summary_of(run), rows=rows.count, rows_checksum=rows.checksum))
+    assert results.load_results(tmp_path)
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"20.0", b"80.0"))
+    with pytest.raises(RunError, match="is not the one that its summary was written beside"):
+        results.load_results(tmp_path)
+
+
+def test_the_summary_of_another_run_is_not_believed(tmp_path):
+    run = make_run(tmp_path)
+    run.write_summary(replace(summary_of(run), model="lstm"))
+    with pytest.raises(RunError, match=r"its model is 'lstm', not 'stpnr'; delete it, and `stpn"):
+        results.load_results(tmp_path)
+
+
+def test_a_kept_run_that_went_on_counts_before_its_old_export(tmp_path):
+    run = make_run(tmp_path / "run")
+    exported = results.export(run, tmp_path / "results")
+    kept = Run(results.keep(run, tmp_path / "results"))
+    assert [result.path for result in results.load_results(tmp_path / "results")] == [exported]
+    kept.append(row(4))
+    (result,) = results.load_results(tmp_path / "results")
+    assert (result.path, result.summary.done) == (kept.path, 4)
+
+
+def test_how_far_a_run_is_the_checkpoint_knows(tmp_path):
+    run = make_run(tmp_path, rows=0)
+    run.checkpoint.write_bytes(safetensors({"done": "7", "tree": "{}"}))
+    (result,) = results.load_results(tmp_path)
+    assert (result.summary.done, result.asked) == (7, 200)
+
+
+def safetensors(metadata):
+    header = json.dumps({"__metadata__": metadata}).encode()
+    return len(header).to_bytes(8, "little") + header

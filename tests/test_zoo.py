@@ -47,7 +47,7 @@ class TestMade:
         assert shelf.names() == ["art-stpnr", "art-lstm", "familiarity-infinite-r3-hebbff"]
 
     def test_the_best_seed_is_taken(self, shelf, runs):
-        figures = [Run(runs / f"art/stpnr/seed{i}").summary["proficiency"] for i in range(3)]
+        figures = [Run(runs / f"art/stpnr/seed{i}").summary.proficiency for i in range(3)]
         card = shelf.card("art-stpnr")
         assert card.proficiency == max(figures)
         assert card.seed == figures.index(max(figures))
@@ -56,7 +56,7 @@ class TestMade:
 
     def test_results_of_runs_that_are_gone_count(self, runs, tmp_path, capsys):
         """Runs come and go, results stay: what was shipped is replaced by something better only."""
-        figures = [Run(runs / f"art/stpnr/seed{i}").summary["proficiency"] for i in range(3)]
+        figures = [Run(runs / f"art/stpnr/seed{i}").summary.proficiency for i in range(3)]
         best = figures.index(max(figures))
         others = [i for i in range(3) if i != best]
         here, results, networks = (tmp_path / name for name in ("here", "results", "networks"))
@@ -124,7 +124,9 @@ class TestMade:
     def test_a_card_of_another_version_is_refused(self, shelf):
         path = shelf.directory / "art-lstm.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), "colour": "blue"}))
-        with pytest.raises(CheckpointError, match=r"art-lstm is of another version: .*colour"):
+        with pytest.raises(
+            CheckpointError, match=r"art-lstm.json is damaged or of another version: 'colour'"
+        ):
             shelf.card("art-lstm")
 
     def test_loading_leaves_the_random_stream_alone(self, shelf):
@@ -163,11 +165,11 @@ class TestOfThePackage:
         card = stpn.pretrained.card(name)
         runs = load_results(RESULTS / card.task / card.model)
         (run,) = [run for run in runs if run.seed == card.seed]
-        assert run.summary["proficiency"] == card.proficiency
-        assert run.summary["power"] == card.power
-        assert run.summary["commit"] == card.commit
+        assert run.summary.proficiency == card.proficiency
+        assert run.summary.power == card.power
+        assert run.summary.commit == card.commit
         assert run.config == card.config
-        assert card.proficiency == max(r.summary["proficiency"] for r in runs)
+        assert card.proficiency == max(r.summary.proficiency for r in runs)
 
     def test_is_small(self):
         for path in zoo.SHELF.iterdir():
@@ -186,7 +188,7 @@ class TestOfThePackage:
         assert networks == [dataclasses.asdict(card) for card in stpn.pretrained.cards()]
         assert main(["eval", "art-stpnr", "--json"]) == 0
         summary = json.loads(capsys.readouterr().out)
-        assert summary["proficiency"] >= 98.5
+        assert summary.proficiency >= 98.5
         assert summary["seconds"] is None
 
     def test_show_prints_the_card(self, capsys):

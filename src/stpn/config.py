@@ -7,7 +7,6 @@ JSON: unknown names and wrong types are refused with a sentence. No torch here.
 from __future__ import annotations
 
 import dataclasses
-import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +16,11 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from stpn import experiments
+from stpn._typed import describe, fits
 from stpn.errors import ConfigError
+from stpn.runs import place
+
+LARGEST = 10**9  # of any whole number but the seed
 
 STPN_MODELS = ("stpnr", "stpnf", "stpnl", "ustpnr", "ustpnf")
 STPN_SETTINGS = ("norm", "norm_over", "norm_scale", "clamp", "rule", "plastic")
@@ -32,7 +35,7 @@ class RunConfig:
     model: str = "stpnr"
     """Name of the recurrent core (`stpn list`)."""
     seed: int = 0
-    """Seed of weights, data and order: with the same --threads it fixes the whole run."""
+    """Seed of weights, data and order; fixes the whole run."""
     hidden_size: int | None = None
     """Units of the core. None: the paper's size, or for a model outside the paper's grid the size
     with the nearest number of parameters."""
@@ -55,8 +58,7 @@ class RunConfig:
     lr: float = 1e-3
     """Learning rate."""
     backend: Literal["auto", "native", "reference"] = "auto"
-    """Which implementation of the recurrence runs (`stpn.backends()` lists them); auto: the
-    fastest."""
+    """Which implementation of the recurrence runs (`stpn bench` lists them); auto: the fastest."""
     threads: int | None = None
     """Threads of torch and of the kernels. None: as many as torch would take. A resumed run keeps
     them, because sums in another order are other sums."""
@@ -79,12 +81,7 @@ class RunConfig:
     @property
     def directory(self) -> Path:
         """Where the run lies below the root of all runs."""
-        return Path(self.task) / self.model / f"seed{self.seed}"
-
-    @property
-    def title(self) -> str:
-        """Which run it is, for people."""
-        return f"{self.task} {self.model} seed {self.seed}"
+        return place(self.task, self.model, self.seed)
 
     def check(self) -> None:
         """Raise ConfigError for a value that cannot work. Subclasses extend it."""
@@ -93,7 +90,10 @@ class RunConfig:
         require(self.seed >= 0, "seed", ">= 0", self.seed)
         if self.hidden_size is not None:
             require(self.hidden_size >= 1, "hidden_size", ">= 1", self.hidden_size)
-        require(self.num_layers >= 1, "num_layers", ">= 1", self.num_layers)
+        require(1 <= self.num_layers <= 1000, "num_layers", "between 1 and 1,000", self.num_layers)
+        for name, value in self.to_dict().items():  # before anything of that size is made
+            if isinstance(value, int) and name != "seed":
+                require(value <= LARGEST, name, f"at most {LARGEST:,}", value)
         require(0 <= self.lr < float("inf"), "lr", "finite and >= 0", self.lr)
         if self.clamp is not None:
             require(self.clamp > 0, "clamp", "> 0", self.clamp)
@@ -118,7 +118,7 @@ class RunConfig:
         is younger than that run, which therefore has its default.
         """
         may_differ = {self.total_field, "checkpoint_seconds", "threads", "backend", "env_runners"}
-        defaults = {field.name: _plain(field.default) for field in dataclasses.fields(self)}
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
         for name, value in self.to_dict().items():
             undecided = name == "hidden_size" and value is None
             theirs = other.get(name, defaults[name])
@@ -127,8 +127,7 @@ class RunConfig:
         return None
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return {name: _plain(value) for name, value in dataclasses.asdict(self).items()}
+        return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,24 +189,6 @@ def require(condition: bool, name: str, expected: str, value: Any) -> None:
         raise ConfigError(f"{name} must be {expected}, not {value!r}")
 
 
-def trusted(config: RunConfig, named: str | None, source: object) -> RunConfig:
-    """A configuration that was read from a file, unless it would import what nobody asked for.
-
-    "module:Name" as an environment imports the module, which may do anything. From a file it is
-    taken only if the user `named` the same environment.
-    """
-    env = str(getattr(config, "env", ""))
-    module, _, _ = env.rpartition(":")
-    if named is not None and named != env:
-        raise ConfigError(f"{source} plays in {env or config.task!r}, not in {named!r}")
-    if module not in ("", "ale_py") and named is None:
-        raise ConfigError(
-            f"{source} plays in {env!r}, which imports the Python module {module!r}; if you trust "
-            f"it, say so: --env {env}"
-        )
-    return config
-
-
 def from_dict(values: Mapping[str, Any]) -> RunConfig:
     """The checked configuration of the task that `values["task"]` names."""
     if not isinstance(values, Mapping) or not isinstance(values.get("task"), str):
@@ -218,48 +199,12 @@ def from_dict(values: Mapping[str, Any]) -> RunConfig:
     for name, value in values.items():
         if name not in known:
             raise ConfigError(experiments.unknown(f"setting of {values['task']}", name, known))
-        if not _fits(value, known[name]):
-            raise ConfigError(f"{name} must be {_describe(known[name])}, not {value!r}")
-    # JSON has lists only; tuples can be hashed, as a configuration must
-    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-    config = cls(**fields)
+        if not fits(value, known[name]):
+            raise ConfigError(f"{name} must be {describe(known[name])}, not {value!r}")
+    config = cls(**values)
     config.check()
     return config
 
 
 def _default(cls: type[RunConfig], name: str) -> Any:
     return next(field.default for field in dataclasses.fields(cls) if field.name == name)
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    origin = typing.get_origin(hint)
-    if origin is tuple:
-        item, _ = typing.get_args(hint)
-        return isinstance(value, (list, tuple)) and all(_fits(part, item) for part in value)
-    if origin is Literal:
-        return value in typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, option) for option in typing.get_args(hint))
-    if hint in (None, type(None)):
-        return value is None
-    if hint is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, hint)
-
-
-def _describe(hint: Any) -> str:
-    origin = typing.get_origin(hint)
-    if origin is Literal:
-        return "one of " + ", ".join(map(repr, typing.get_args(hint)))
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join(_describe(option) for option in typing.get_args(hint))
-    if origin is tuple:
-        return "a list of " + _describe(typing.get_args(hint)[0])
-    names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
-    return "null" if hint in (None, type(None)) else names.get(hint, str(hint))

@@ -4,12 +4,14 @@
         config.json               the settings, resolved: all that is needed to start it again
         metrics.jsonl             one row an epoch or every k iterations
         checkpoint.safetensors    weights, optimizer, random streams, counters
-        summary.json              final figures, written once at the end
+        summary.json              final numbers, written once at the end
         provenance.json           versions, machine and commit of the process that trained last
         lock                      held (flock) by the process that trains
         tensorboard/              events, if the extra is installed
 
-Everything but the checkpoint is JSON. This module needs no torch.
+Everything but the checkpoint is JSON. A directory may come from anywhere and be damaged in any way:
+what is read here is checked for kind, size and type before it is used, and what is wrong with it
+is a RunError of one sentence. This module needs no torch.
 """
 
 from __future__ import annotations
@@ -18,22 +20,60 @@ import errno
 import fcntl
 import json
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from stpn._files import explain_os_errors, write_atomic
-from stpn._json import json_safe, read_json, write_json
-from stpn.errors import RunError, RunInUse
+from stpn import _safetensors
+from stpn._files import explain_os_errors, read_file, write_atomic
+from stpn._json import json_safe, parse, read_object, write_json
+from stpn._typed import fits
+from stpn.errors import ConfigError, RunError, RunInUse
+from stpn.summary import Row, Rows, RunSummary
 
-Row = dict[str, Any]
 Status = Literal["finished", "running", "stopped", "new"]
 
 LOCK_ATTEMPTS = 5  # a reader that asks whether a run is in use holds its lock for microseconds
+MOST_METRICS = 2**30  # bytes
+_NAME = re.compile(r"\w[\w.+-]{0,199}")
+
+
+def place(task: str, model: str, seed: int, env: str = "") -> Path:
+    """Where a run lies below the root of all runs; those in a Gymnasium environment below its name.
+
+    The names may come from a file: one that would lead elsewhere is refused.
+    """
+    parts = [task, re.sub(r"[^\w.+-]", "-", env), model] if env else [task, model]
+    for part in parts:
+        if not _NAME.fullmatch(part):
+            raise ConfigError(f"{part!r} cannot be the name of a task, model or environment")
+    return Path(*parts) / f"seed{seed}"
+
+
+def checked_config(content: object, path: Path) -> dict[str, Any]:
+    """The configuration of a run, as far as every run has one; RunError if it is not."""
+    needed = {"task": str, "model": str, "seed": int}
+    if not isinstance(content, dict) or not all(
+        fits(content.get(name), hint) for name, hint in needed.items()
+    ):
+        raise RunError(
+            f"{path} is not the configuration of a run, with its task, model and seed; "
+            "restore it from a copy"
+        )
+    try:
+        place_of(content)
+    except ConfigError as error:
+        raise RunError(f"{path}: {error}; correct it") from error
+    return content
+
+
+def place_of(config: Mapping[str, Any]) -> Path:
+    """`place` of a checked configuration."""
+    return place(config["task"], config["model"], config["seed"], str(config.get("env") or ""))
 
 
 class Run:
@@ -48,11 +88,19 @@ class Run:
         self._summary = self.path / "summary.json"
         self._provenance = self.path / "provenance.json"
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """What `stpn resume` needs, in the order in which a run that is trained can be copied.
+
+        Checkpoint before metrics: rows beyond a checkpoint are made again, missing ones are not.
+        """
+        return self.checkpoint, self._metrics, self._summary, self._provenance, self._config
+
     @classmethod
     def open(cls, path: str | Path) -> Run:
         """An existing run; its configuration is read here, so a wrong path fails at once."""
         run = cls(path)
-        if not run._config.is_file():
+        if not run.exists:
             raise RunError(_not_a_run(run.path))
         _ = run.config
         return run
@@ -73,17 +121,29 @@ class Run:
         """Whether the directory holds a run."""
         return self._config.exists()
 
-    @cached_property
+    @property
     def config(self) -> dict[str, Any]:
-        config = read_json(self._config)
-        if not isinstance(config, dict) or not {"task", "model", "seed"} <= config.keys():
-            raise RunError(f"{self._config} is not the configuration of a run")
-        return config
+        return checked_config(read_object(self._config), self._config)
 
     @property
-    def summary(self) -> dict[str, Any] | None:
-        """Final figures, or None while the run is unfinished."""
-        return read_json(self._summary) if self._summary.exists() else None
+    def summary(self) -> RunSummary | None:
+        """Final numbers, or None while the run is unfinished."""
+        if not self._summary.exists():
+            return None
+        remedy = f"delete it, and `stpn resume {self.path}` measures the network again"
+        content = read_object(self._summary, remedy=remedy)
+        try:
+            summary = RunSummary.from_dict(content)
+        except ValueError as error:
+            raise RunError(f"{self._summary} is damaged: {error}; {remedy}") from error
+        for name in ("task", "model", "seed"):
+            theirs, ours = getattr(summary, name), self.config[name]
+            if theirs != ours:
+                raise RunError(
+                    f"{self._summary} is of another run: its {name} is {theirs!r}, not {ours!r}; "
+                    f"{remedy}"
+                )
+        return summary
 
     @property
     def status(self) -> Status:
@@ -93,47 +153,69 @@ class Run:
             return "finished"
         return "stopped" if self.checkpoint.exists() else "new"
 
+    @property
+    def saved(self) -> int | None:
+        """Units of training that the checkpoint holds; None where it does not say."""
+        try:
+            metadata = _safetensors.metadata_of(self.checkpoint)
+        except (RunError, ValueError):
+            return None
+        done = metadata.get("done", "")
+        return int(done) if re.fullmatch("[0-9]{1,18}", done) else None
+
     def metrics(self) -> list[Row]:
         """All whole rows. A last line without its newline is the trace of a kill, not a row."""
         if not self._metrics.exists():
             return []
-        with explain_os_errors(f"read {self._metrics}"):
-            lines = self._metrics.read_bytes().split(b"\n")[:-1]
-        rows = []
-        for number, line in enumerate(lines, start=1):
-            try:
-                row = json.loads(line)
-            except ValueError:
-                row = None
-            if not isinstance(row, dict) or "step" not in row:
-                raise RunError(f"{self._metrics}, line {number}: not a row of metrics")
-            rows.append(row)
-        return rows
+        lines = read_file(self._metrics, most=MOST_METRICS).split(b"\n")[:-1]
+        return [self._row(line, number) for number, line in enumerate(lines, start=1)]
+
+    def _row(self, line: bytes, number: int) -> Row:
+        try:
+            row = parse(line)
+            if fits(row, dict[str, float | None]) and fits(row.get("step"), int):
+                return dict(row)
+            reason = "not a row of metrics"
+        except ValueError as error:
+            reason = f"not a row of metrics: {error}"
+        raise RunError(f"{self._metrics}, line {number}: {reason}; restore it from a copy")
 
     def append(self, row: Row) -> None:
-        with explain_os_errors(f"write {self._metrics}"), open(self._metrics, "ab") as file:
-            file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+        with explain_os_errors(f"write {self._metrics}"):
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            with open(os.open(self._metrics, flags, 0o666), "ab") as file:
+                file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
 
-    def truncate(self, rows: int) -> None:
-        """Keep the first `rows` rows: what came after the checkpoint will be made again."""
-        kept = self.metrics()[:rows]
-        if len(kept) < rows:
+    def truncate(self, kept: Rows | int) -> Rows:
+        """Keep the first rows, those of the checkpoint: what came after them will be made again.
+
+        With `Rows` they must be the very rows; a mere number comes from an old checkpoint.
+        """
+        count = kept if isinstance(kept, int) else kept.count
+        rows = self.metrics()[:count]
+        found = Rows.of(rows)
+        if found != (Rows(count, found.checksum) if isinstance(kept, int) else kept):
+            what = "rows were lost" if len(rows) < count else "rows were changed"
             raise RunError(
-                f"{self._metrics} holds {len(kept)} rows, its checkpoint was written after {rows}: "
-                "rows were lost, so the run cannot go on as if nothing happened"
+                f"{self._metrics} holds {len(rows)} of the {count} rows that its checkpoint was "
+                f"written after, and {what}: the run cannot go on as if nothing happened; restore "
+                "the file from a copy"
             )
-        text = "".join(json.dumps(row) + "\n" for row in kept)
+        text = "".join(json.dumps(row) + "\n" for row in rows)
         write_atomic(self._metrics, text.encode())
+        return found
 
-    def write_summary(self, summary: Mapping[str, Any]) -> None:
-        write_json(self._summary, json_safe(summary))
+    def write_summary(self, summary: RunSummary) -> None:
+        write_json(self._summary, json_safe(summary.to_dict()), sealed=True)
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """Where an unfinished run's figures come from; a summary says it for itself."""
-        return read_json(self._provenance) if self._provenance.exists() else {}
+        """Where an unfinished run's numbers come from; a summary says it for itself."""
+        if not self._provenance.exists():
+            return {}
+        return read_object(self._provenance, remedy="delete it, nothing depends on it")
 
     def write_provenance(self, provenance: Mapping[str, Any]) -> None:
         write_json(self._provenance, provenance)
@@ -143,13 +225,12 @@ class Run:
         with explain_os_errors(f"remove {self._summary}"):
             self._summary.unlink(missing_ok=True)
         write_json(self._config, config)
-        self.__dict__.pop("config", None)
 
     @property
     def in_use(self) -> bool:
         """Whether a process trains here right now."""
         try:
-            descriptor = os.open(self.path / "lock", os.O_RDONLY)
+            descriptor = os.open(self.path / "lock", os.O_RDONLY | os.O_NONBLOCK)
         except OSError:
             return False
         try:
@@ -172,11 +253,12 @@ class Run:
         with explain_os_errors(f"create the run directory {self.path}"):
             self.path.mkdir(parents=True, exist_ok=True)
         with explain_os_errors(f"lock {self.path}"):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
             self._acquire(descriptor)
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode())
+            with explain_os_errors(f"write {path}"):
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode())
             yield
         finally:
             os.close(descriptor)

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stpn import experiments, paper
-from stpn._files import explain_os_errors, write_atomic
-from stpn._json import read_json, write_json
+from stpn._files import explain_os_errors, half_of_memory, read_file, write_atomic
+from stpn._json import read_object, write_json
+from stpn._typed import build
 from stpn.errors import CheckpointError, ConfigError, RunError
 from stpn.results import RunResult, rounded
 from stpn.runs import Run
@@ -99,7 +100,7 @@ class Shelf:
         learning are agents (`stpn.training.agent.Agent`).
         """
         with self.restored(name) as trainer:
-            return _with_config(trainer)
+            return trainer.model.eval()
 
     def names(self) -> list[str]:
         """All names, by task and model in the paper's order."""
@@ -109,11 +110,12 @@ class Shelf:
     def card(self, name: str) -> Card:
         if name not in (known := self.names()):
             raise ConfigError(experiments.unknown("network", name, dict.fromkeys(known)))
-        content = read_json(self.directory / f"{name}.json")
+        path = self.directory / f"{name}.json"
+        content = read_object(path, remedy="install the package again")
         try:
-            return Card(**content)
-        except TypeError as error:
-            raise CheckpointError(f"the card of {name} is of another version: {error}") from error
+            return build(Card, content)
+        except ValueError as error:
+            raise CheckpointError(f"{path} is damaged or of another version: {error}") from error
 
     def cards(self) -> list[Card]:
         return [self.card(name) for name in self.names()]
@@ -127,27 +129,31 @@ class Shelf:
             return trainer, trainer.evaluate()
 
     @contextmanager
-    def restored(self, name: str, *, env: str | None = None, **settings: Any) -> Iterator[Trainer]:
+    def restored(self, name: str, **settings: Any) -> Iterator[Trainer]:
         """The trainer of a network's run with its trained weights, to look at, measure or use."""
-        from stpn.config import from_dict, trusted
+        from stpn.config import from_dict
         from stpn.training import session
 
-        config = trusted(from_dict({**self.card(name).config, **settings}), env, name)
+        config = from_dict({**self.card(name).config, **settings})
         with session.built(config, plain=True) as trainer:
             self._load(name, trainer)
             yield trainer
 
     def _load(self, name: str, trainer: Trainer) -> None:
+        from safetensors import SafetensorError
         from safetensors.torch import load
 
         from stpn.training import checkpoint
 
         path = self.directory / f"{name}.safetensors"
-        with explain_os_errors(f"read {path}"):
-            content = path.read_bytes()
+        content = read_file(path, most=half_of_memory())
         if hashlib.sha256(content).hexdigest() != self.card(name).sha256:
             raise CheckpointError(f"{path} is damaged: it is not the file that its card describes")
-        checkpoint.load_module(trainer.model, load(content))
+        try:
+            weights = load(content)
+        except SafetensorError as error:
+            raise CheckpointError(f"{path} is not a safetensors file: {error}") from error
+        checkpoint.load_module(trainer.model, weights)
 
 
 pretrained = Shelf()
@@ -172,36 +178,11 @@ def settings_of(source: str | Path) -> dict[str, Any]:
     return pretrained.card(str(source)).config if is_shipped(source) else Run.open(source).config
 
 
-def opened(
-    source: str | Path, *, env: str | None = None, **settings: Any
-) -> AbstractContextManager[Trainer]:
-    """The trainer of a run, or of a network of the package, with the network as it was trained.
-
-    `env` and `settings` as in `stpn.training.session.restored`.
-    """
+def opened(source: str | Path) -> AbstractContextManager[Trainer]:
+    """The trainer of a run, or of a network of the package, with the network as it was trained."""
     from stpn.training import session
 
-    if is_shipped(source):
-        return pretrained.restored(str(source), env=env, **settings)
-    return session.restored(source, env=env, **settings)
-
-
-def load(run: str | Path, *, env: str | None = None) -> nn.Module:
-    """The network of a run with its weights as saved, in evaluation mode; `.config` has the run's
-    settings. The same kinds of networks as `stpn.pretrained`.
-
-        network = stpn.load("runs/art/stpnr/seed0")
-
-    A run in an environment "module:Name" imports that module: repeat the name as `env`.
-    """
-    with opened(run, env=env) as trainer:
-        return _with_config(trainer)
-
-
-def _with_config(trainer: Trainer) -> nn.Module:
-    network: Any = trainer.model.eval()
-    network.config = trainer.config
-    return network
+    return pretrained.restored(str(source)) if is_shipped(source) else session.restored(source)
 
 
 class TooLarge(ConfigError):
@@ -216,12 +197,12 @@ def best(results: Iterable[RunResult]) -> list[tuple[RunResult, int]]:
     groups: dict[tuple[str, str], list[RunResult]] = {}
     for result in results:
         summary = result.summary
-        if not summary.get("finished") or summary["proficiency"] is None:
+        if not summary.finished or summary.proficiency is None:
             continue
         if experiments.get(result.task).models:
             groups.setdefault((result.task, result.model), []).append(result)
     return [
-        (max(groups[key], key=lambda r: (r.summary["proficiency"], -r.seed)), len(groups[key]))
+        (max(groups[key], key=lambda r: (r.summary.proficiency, -r.seed)), len(groups[key]))
         for key in sorted(groups, key=lambda key: _rank(*key))
     ]
 
@@ -236,7 +217,7 @@ def ship(run: Run, of: int, directory: Path) -> Card:
     summary = run.summary
     assert summary is not None, "only finished runs are shipped"
     config = from_dict(run.config)
-    weights = checkpoint.read(run.checkpoint)["trainer"]["model"]
+    weights = checkpoint.weights(run.checkpoint)
     content = save({name: tensor.contiguous() for name, tensor in weights.items()})
     name = f"{config.task}-{config.model}"
     if len(content) > LARGEST:
@@ -249,18 +230,18 @@ def ship(run: Run, of: int, directory: Path) -> Card:
         model=config.model,
         seed=config.seed,
         hidden_size=config.hidden_size or 0,
-        parameters=summary["parameters"],
-        metric=summary["metric"],
-        proficiency=rounded(summary["proficiency"]),
-        power=rounded(summary["power"]),
-        done=summary["done"],
-        protocol=summary["protocol"],
-        unit=summary["unit"],
-        chosen=_chosen(summary["metric"], of),
+        parameters=summary.parameters or 0,
+        metric=summary.metric,
+        proficiency=rounded(summary.proficiency),
+        power=rounded(summary.power),
+        done=summary.done,
+        protocol=summary.paper_length,
+        unit=summary.unit,
+        chosen=_chosen(summary.metric, of),
         command=command(config),
-        paper=summary["paper"],
-        versions=summary["versions"],
-        commit=summary["commit"],
+        paper=summary.paper,
+        versions=summary.versions,
+        commit=summary.commit,
         config=run.config,
         sha256=hashlib.sha256(content).hexdigest(),
     )
@@ -292,10 +273,8 @@ def _chosen(metric: str, of: int) -> str:
 
 def command(config: RunConfig) -> str:
     """The `stpn train` that makes this run: what is not a default is a flag."""
-    env = {"env": config.env} if hasattr(config, "env") else {}
-    default = experiments.default_config(config.task, config.model, **env).to_dict()
-    task = ["--env", config.env] if hasattr(config, "env") else [config.task]
-    words = ["stpn", "train", *task, "--model", config.model, "--seed", str(config.seed)]
+    default = experiments.default_config(config.task, config.model).to_dict()
+    words = ["stpn", "train", config.task, "--model", config.model, "--seed", str(config.seed)]
     for name, value in config.to_dict().items():
         if name in ("task", "model", "seed") or value == default[name]:
             continue

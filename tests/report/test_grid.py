@@ -13,6 +13,7 @@ from synthetic import write_result
 from stpn.errors import RunError
 from stpn.report.grid import collect, columns, power_per_step
 from stpn.runs import Run
+from stpn.summary import RunSummary
 
 
 def test_complete_runs_count_and_others_wait(tmp_path: Path) -> None:
@@ -51,7 +52,7 @@ def test_run_directories_and_results_are_read_alike(tmp_path: Path) -> None:
     names = list(exported["curve"])
     for row in zip(*exported["curve"].values(), strict=True):
         run.append(dict(zip(names, row, strict=True)))
-    run.write_summary(exported["summary"])
+    run.write_summary(RunSummary.from_dict(exported["summary"]))
     from_file, from_directory = (collect(tmp_path / name).group("art", "rnn") for name in "ab")
     assert from_file.estimate("power") == from_directory.estimate("power")
     for quantity in ("proficiency", "power"):
@@ -65,7 +66,7 @@ def test_of_two_runs_of_the_same_seed_the_complete_one_counts(tmp_path: Path) ->
     write_result(tmp_path / "old", "art", "gru", 0, reach=0.3)
     write_result(tmp_path / "new", "art", "gru", 0, proficiency=55.0)
     grid = collect(tmp_path)
-    assert [r.summary["proficiency"] for r in grid.group("art", "gru").runs] == [55.0]
+    assert [r.summary.proficiency for r in grid.group("art", "gru").runs] == [55.0]
     (problem,) = grid.problems
     assert "same task, model and seed" in problem
     assert "old" in problem
@@ -94,9 +95,18 @@ def test_models_outside_the_paper_have_no_protocol_to_differ_from(tmp_path: Path
     [
         (b"", "not JSON"),
         (b"{", "not JSON"),
-        (b"[]", "damaged"),
-        (b"{}", "damaged"),
-        (b'{"config": {"task": "art"}, "curve": {}, "summary": {}}', "damaged"),
+        (b"[]", "does not hold an object"),
+        (b"{}", "not the configuration of a run"),
+        (b'{"config": {"task": "art"}, "curve": {}, "summary": {}}', "not the configuration"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"a":' * 50 + b"1" + b"}" * 50, "nested more than 20 levels deep"),
+        (b'{"config": {"task": "art", "model": "stpnr", "seed": 1e999}}', "1e999 is not a finite"),
+        (b'{"config": {"task": "art", "model": "stpnr", "seed": 1.5}}', "not the configuration"),
+        (
+            b'{"config": {"task": "art", "model": "stpnr", "seed": 1}, "curve": []}',
+            "lacks the curve",
+        ),
+        (b"\xff\xfe", "not JSON"),
     ],
 )
 def test_a_damaged_file_is_named_and_the_rest_is_read(
@@ -115,12 +125,15 @@ def test_a_damaged_file_is_named_and_the_rest_is_read(
 @pytest.mark.parametrize(
     ("summary", "reason"),
     [
-        ({"done": None}, "'done'"),
-        ({"protocol": "long"}, "'protocol'"),
-        ({"protocol": -5}, "negative length"),
-        ({"proficiency": math.nan}, "proficiency is not a finite number"),
-        ({"power": "much"}, "power is not a finite number"),
-        ({"power_per_step": 3.0}, "not a list"),
+        ({"done": None}, "'done' must be a whole number"),
+        ({"done": 10**400}, "'done' must be a whole number"),
+        ({"protocol": "long"}, "'paper_length' must be a whole number"),
+        ({"protocol": -5}, "a length in it is negative"),
+        ({"proficiency": math.nan}, "NaN is not a finite number"),
+        ({"power": "much"}, "'power' must be a number"),
+        ({"power_per_step": 3.0}, "'power_per_step' must be a list"),
+        ({"paper": {"power": [1.0]}}, "'paper' must hold a mean and a deviation"),
+        ({"model": "lstm"}, "of another run"),
     ],
 )
 def test_a_summary_that_makes_no_sense_is_left_out(
@@ -132,7 +145,7 @@ def test_a_summary_that_makes_no_sense_is_left_out(
     assert [run.seed for run in grid.group("art", "stpnr").runs] == [0]
     (problem,) = grid.problems
     assert reason in problem
-    assert "left out" in problem
+    assert "export its run again" in problem
 
 
 def test_a_run_that_has_just_started_is_mentioned(tmp_path: Path) -> None:

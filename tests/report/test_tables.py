@@ -40,7 +40,7 @@ def test_every_number_of_the_paper_stands_beside_ours(full_grid: Grid) -> None:
 
 def test_figures_are_those_of_the_runs(full_grid: Grid) -> None:
     row = records(by_name(full_grid)["proficiency"])["art", "modplast", "test_accuracy"]
-    values = [run.summary["proficiency"] for run in full_grid.group("art", "modplast").runs]
+    values = [run.summary.proficiency for run in full_grid.group("art", "modplast").runs]
     assert float(row["mean"]) == pytest.approx(np.mean(values), rel=1e-5)
     assert float(row["std"]) == pytest.approx(np.std(values, ddof=1), rel=1e-5)
     assert row["seeds"] == row["seeds_in_paper"] == "5"
@@ -110,7 +110,7 @@ def test_a_model_that_the_paper_did_not_try_gets_a_row_once(tmp_path: Path) -> N
 
 
 def test_quartiles_where_the_paper_uses_them(full_grid: Grid) -> None:
-    values = [run.summary["proficiency"] for run in full_grid.group("pong", "lstm").runs]
+    values = [run.summary.proficiency for run in full_grid.group("pong", "lstm").runs]
     low, high = np.quantile(values, [0.25, 0.75])
     text = by_name(full_grid)["proficiency"].markdown()
     assert f"quartiles {low:.1f} to {high:.1f}" in text

@@ -44,10 +44,10 @@ def test_two_workers_learn_as_one_with_the_doubled_batch(ray, tmp_path):
         theirs = weights(one.run)
         for name, value in weights(two.run).items():
             torch.testing.assert_close(value, theirs[name], rtol=2e-3, atol=2e-4)
-        assert abs(two.summary["proficiency"] - one.summary["proficiency"]) <= 2
+        assert abs(two.summary.proficiency - one.summary.proficiency) <= 2
         two = train(longer, tmp_path / "two", workers=2)
         one = session.ensure(longer, tmp_path / "one")
-    assert two.summary["done"] == 4
+    assert two.summary.done == 4
     assert train(longer, tmp_path / "two", workers=2).summary == two.summary  # nothing left to do
 
 

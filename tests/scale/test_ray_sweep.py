@@ -156,7 +156,7 @@ def test_a_finished_run_is_skipped_lengthened_and_a_broken_one_named(ray, tmp_pa
         plan([config()], tmp_path), lambda event: None
     )
     assert result.status == "finished"
-    assert Run.open(result.job.path).summary["done"] == 1
+    assert Run.open(result.job.path).summary.done == 1
 
     configs = [config(epochs=2), config(seed=1)]
     longer, failed = RayExecutor(ray, storage="fetch").execute(
@@ -166,7 +166,7 @@ def test_a_finished_run_is_skipped_lengthened_and_a_broken_one_named(ray, tmp_pa
     assert "damaged or not a safetensors file" in failed.message
     assert broken.checkpoint.read_bytes() == b"not a checkpoint"
     run = Run.open(longer.job.path)
-    assert (run.config["epochs"], run.summary["done"], len(run.metrics())) == (2, 2, 2)
+    assert (run.config["epochs"], run.summary.done, len(run.metrics())) == (2, 2, 2)
 
     (skipped,) = RayExecutor(ray).execute(plan([config(epochs=2)], tmp_path), pytest.fail)
     assert skipped.status == "skipped"

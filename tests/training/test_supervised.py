@@ -201,8 +201,8 @@ def test_every_model_runs(tmp_path, task, model):
     settings = size if task == "art" else {**TINY_FAMILIARITY, "iterations": 2, "length": 20}
     config = experiments.default_config(task, model, threads=1, **settings)
     summary = session.start(config, tmp_path).summary
-    assert 0 <= summary["proficiency"] <= 100
-    assert summary["power"] > 0
+    assert 0 <= summary.proficiency <= 100
+    assert summary.power > 0
     hidden = Run.open(tmp_path / config.directory).config["hidden_size"]
     assert hidden == (experiments.get(task).hidden_sizes.get(model) or hidden)
     assert hidden >= 1
@@ -216,8 +216,8 @@ def test_a_stop_in_the_middle_of_an_epoch_changes_nothing(tmp_path, model):
 
     class StopAtOnce(Reporter):
         def started(self, run, trainer):
-            update = trainer.update
-            trainer.update = lambda: (stop.request(), update())[1]
+            advance = trainer.advance
+            trainer.advance = lambda: (stop.request(), advance())[1]
 
     cut = session.start(config, tmp_path / "cut", stop=stop, reporter=StopAtOnce()).run
     for _ in range(4):
@@ -226,5 +226,5 @@ def test_a_stop_in_the_middle_of_an_epoch_changes_nothing(tmp_path, model):
     session.resume(cut.path)
     for a, b in zip(whole.metrics(), cut.metrics(), strict=True):
         assert {**a, "seconds": 0} == {**b, "seconds": 0}
-    assert whole.summary["proficiency"] == cut.summary["proficiency"]
-    assert whole.summary["power_per_step"] == cut.summary["power_per_step"]
+    assert whole.summary.proficiency == cut.summary.proficiency
+    assert whole.summary.power_per_step == cut.summary.power_per_step

@@ -26,7 +26,6 @@ class ToyConfig(RunConfig):
     signal_at: int | None = None  # this update is hit by SIGINT
     signals: int = 1
     signal_in_evaluation: bool = False
-    signal_in_measurement: int | None = None  # the row of this update is hit by SIGTERM
 
     total_field: typing.ClassVar[str] = "iterations"
 
@@ -45,7 +44,7 @@ class ToyTrainer(Trainer):
         self.loss = 0.0
         self.closed = False
 
-    def update(self) -> bool:
+    def advance(self) -> Row | None:
         update = self.done + 1
         if update == self.config.crash_at:
             raise RuntimeError("the environment went away")
@@ -64,11 +63,8 @@ class ToyTrainer(Trainer):
             with torch.no_grad():
                 self.model[1].weight[0, 0] = float("nan")
         self.done = self.samples = update
-        return self.done % self.config.every == 0 or self.done >= self.total
-
-    def measure(self) -> Row:
-        if self.config.signal_in_measurement == self.done:
-            os.kill(os.getpid(), signal.SIGTERM)
+        if self.done % self.config.every and self.done < self.total:
+            return None
         return {"step": self.done, "proficiency": -self.loss, "power": 1.0, "loss": self.loss}
 
     def evaluate(self) -> Evaluation:
@@ -81,14 +77,12 @@ class ToyTrainer(Trainer):
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "done": self.done,
-            "loss": self.loss,
         }
 
     def load_state_dict(self, state: State) -> None:
         checkpoint.load_module(self.model, state["model"])
         checkpoint.load_optimizer(self.optimizer, state["optimizer"])
         self.done = self.samples = state["done"]
-        self.loss = state["loss"]
 
     def close(self) -> None:
         self.closed = True

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from stpn.config import from_dict
 from stpn.errors import ConfigError, StpnError
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def conduct(work: Callable[[Reporter, Stop], Outcome], output: Output) -> int:
 
     stop = Stop()
     try:
-        outcome = work(_reporter(output, stop), stop)
+        outcome = work(_reporter(output), stop)
     except StpnError as error:
         if not output.json:
             raise
@@ -67,14 +66,13 @@ def conclude(outcome: Outcome, output: Output, *, signal_number: int | None = No
         return 128 + (signal_number or signal.SIGINT)
     assert outcome.summary is not None
     if output.json:
-        emit("finished", run=str(outcome.run.path), summary=outcome.summary)
+        emit("finished", run=str(outcome.run.path), summary=outcome.summary.to_dict())
     else:
-        title = from_dict(outcome.run.config).title
-        print_summary(outcome.summary, outcome.run.path, title)
+        print_summary(outcome.summary, outcome.run.path)
     return 0
 
 
-def _reporter(output: Output, stop: Stop) -> Reporter:
+def _reporter(output: Output) -> Reporter:
     from stpn.cli._progress import Bar, JsonLines, Lines
     from stpn.training import tensorboard
     from stpn.training.loop import Several
@@ -84,7 +82,7 @@ def _reporter(output: Output, stop: Stop) -> Reporter:
     if output.json:
         reporters.append(JsonLines())
     elif not output.quiet:
-        reporters.append(Bar(console, stop) if console.is_terminal else Lines(console))
+        reporters.append(Bar(console) if console.is_terminal else Lines(console))
     if output.tensorboard and tensorboard.available():
         reporters.append(tensorboard.TensorBoard())
     return Several(*reporters)

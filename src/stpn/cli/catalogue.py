@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
-from rich.console import Console
+from rich.console import Console, JustifyMethod
+from rich.markup import escape
 from rich.table import Table
 
 from stpn import experiments, paper
-from stpn.cli._format import figure
+from stpn.cli._format import figure, share
 from stpn.results import load_results
 from stpn.runs import find
 from stpn.zoo import Card, pretrained
@@ -53,7 +54,8 @@ def run(arguments: list[str]) -> int:
         console.print(_experiment(task))
     if cards := pretrained.cards():
         console.print(
-            '\nTrained networks in the package (stpn.pretrained("NAME"))', highlight=False
+            '\nTrained networks in the package, best seed of each (stpn.pretrained("NAME"))',
+            highlight=False,
         )
         console.print(_networks(cards))
     return 0
@@ -108,27 +110,37 @@ def _list_runs(root: Path, as_json: bool) -> int:
     status = {run.path: run.status for run in find(root)}
     if as_json:
         content = [
-            {"path": str(r.path), "status": status.get(r.path, "exported"), **r.summary}
+            {
+                "path": str(r.path),
+                "status": status.get(r.path, "exported"),
+                "asked": r.asked,
+                **r.summary.to_dict(),
+            }
             for r in results
         ]
         print(json.dumps({"runs": content, "problems": problems}))
         return 0
     table = Table(box=None, pad_edge=False)
-    for name in ("run", "status", "done", "proficiency", "power"):
-        table.add_column(name, justify="left" if name in ("run", "status") else "right")
+    for name in ("run", "status", "done", "of the paper's", "proficiency", "power"):
+        justify: JustifyMethod = "left" if name in ("run", "status") else "right"
+        table.add_column(name, justify=justify, no_wrap=True)
     for result in results:
         summary = result.summary
+        done = f"{summary.done:,}" if result.asked is None else f"{summary.done:,}/{result.asked:,}"
         table.add_row(
-            str(result.path),
+            escape(str(result.path)),
             status.get(result.path, "exported"),
-            f"{summary['done']:,}/{summary['protocol']:,}",
-            figure(summary["proficiency"], summary["metric"]),
-            figure(summary["power"], "power"),
+            f"{done} {summary.unit}s",
+            share(summary.share_of_paper) if summary.paper_length else "-",
+            figure(summary.proficiency, summary.metric),
+            figure(summary.power, "power"),
         )
-    console = Console()
-    console.print(table)
+    # as wide as it needs to be: a path that is cut cannot be copied
+    needed = Console(width=10_000).measure(table).maximum
+    console = Console(width=max(Console().width, needed))
+    console.print(table, soft_wrap=True)
     for problem in problems:
-        console.print(problem, style="red", highlight=False)
+        console.print(problem, style="red", highlight=False, markup=False, soft_wrap=True)
     if not results and not problems:
         print(f"no runs below {root}")
     return 0

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import tyro
-from rich.console import Console
-from rich.progress import Progress
 
-from stpn.errors import ConfigError
-
-if TYPE_CHECKING:
-    from stpn.training.trainer import Trainer
+from stpn.summary import RunSummary
 
 
 @dataclass(frozen=True)
@@ -25,79 +19,42 @@ class Evaluate:
 
     run: Annotated[Path, tyro.conf.Positional]
     """Directory of the run, which is left as it was, or the name of a network (`stpn list`)."""
-    seed: int | None = None
-    """Measure with data, episodes and actions of this seed. None: those of the run's final
-    figures."""
-    episodes: int | None = None
-    """Episodes that an agent plays. None: as many as for the final figures."""
-    env: str | None = None
-    """Of a run in an environment module:Name the same name again: the module is imported."""
     json: bool = False
     """Print JSON."""
 
 
 def run(arguments: list[str]) -> int:
     options = tyro.cli(Evaluate, args=arguments, prog="stpn eval")
-    from stpn._json import json_safe
     from stpn.cli._results import print_figures, print_summary
     from stpn.zoo import is_shipped, pretrained
 
     shipped = is_shipped(options.run)
-    summary, title = _measure(options, shipped)
+    summary = _shipped(str(options.run)) if shipped else _trained(options.run)
     if options.json:
-        print(json.dumps(json_safe(summary), allow_nan=False))
+        print(json.dumps(summary.to_dict(), allow_nan=False))
     elif shipped:
-        print_figures(summary, title)
+        print_figures(summary)
         print(pretrained.card(str(options.run)))
     else:
-        print_summary(summary, options.run, title)
+        print_summary(summary, options.run)
     return 0
 
 
-def _measure(options: Evaluate, shipped: bool) -> tuple[dict[str, Any], str]:
-    """The summary of this measurement, and which run it is of."""
-    from stpn.config import from_dict
+def _trained(path: Path) -> RunSummary:
     from stpn.runs import Run
     from stpn.training import session
-    from stpn.zoo import opened, pretrained, settings_of
 
-    saved = settings_of(options.run)
-    with opened(options.run, env=options.env, **_changes(options, saved)) as trainer:
-        with _shown(trainer, quiet=options.json):
-            figures = trainer.evaluate()
-        rows = [] if shipped else Run.open(options.run).metrics()
-        summary = session.summarise(trainer, figures, seconds=rows[-1]["seconds"] if rows else 0.0)
-        title = trainer.config.title
-    if shipped:
-        summary |= {"done": pretrained.card(str(options.run)).done, "finished": True}
-        summary["seconds"] = None
-    if options.seed is not None:
-        summary |= {"seed": saved["seed"], "measured_with_seed": options.seed}
-        title = f"{from_dict(saved).title}, measured with seed {options.seed}"
-    return summary, title
+    with session.restored(path) as trainer:
+        rows = Run.open(path).metrics()
+        seconds = rows[-1].get("seconds") if rows else 0.0
+        return session.summarise(trainer, trainer.evaluate(), seconds=seconds)
 
 
-def _changes(options: Evaluate, saved: dict[str, Any]) -> dict[str, Any]:
-    changes: dict[str, Any] = {}
-    if options.seed is not None:
-        changes["seed"] = options.seed
-    if options.episodes is not None:
-        if "final_episodes" not in saved:
-            raise ConfigError(f"{saved['task']} has no episodes: leave out --episodes")
-        changes["final_episodes"] = options.episodes
-    return changes
+def _shipped(name: str) -> RunSummary:
+    from stpn.training import session
+    from stpn.zoo import pretrained
 
-
-@contextmanager
-def _shown(trainer: Trainer, *, quiet: bool) -> Iterator[None]:
-    """A bar while the trainer measures, where there is somebody to see it."""
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        yield
-        return
-    with Progress(console=console, transient=True) as bar:
-        task = bar.add_task("measuring", total=1.0)
-        trainer.on_measuring = lambda share: bar.update(  # type: ignore[method-assign]
-            task, completed=share
-        )
-        yield
+    trainer, figures = pretrained.measure(name)
+    card = pretrained.card(name)
+    summary = session.summarise(trainer, figures, seconds=None)
+    return dataclasses.replace(summary, done=card.done, finished=True)

@@ -9,8 +9,9 @@ from typing import Annotated
 
 import tyro
 
+from stpn.cli._format import counted
 from stpn.errors import RunError, StpnError
-from stpn.results import export, keep, load_results
+from stpn.results import export, export_path, keep, load_results, result_of
 from stpn.runs import Run, find
 
 
@@ -37,13 +38,12 @@ def run(arguments: list[str]) -> int:
     options = tyro.cli(Export, args=arguments, prog="stpn export")
     if not options.runs.exists():
         raise RunError(f"{options.runs} does not exist")
-    skipped, problems = [], []
+    skipped: list[str] = []
+    problems: list[str] = []
     exported: dict[Path, Run] = {}
-    for found in find(options.runs):
+    chosen, doubles = _chosen(options, skipped, problems)
+    for found in chosen:
         try:
-            if found.status != "finished" and not options.unfinished:
-                skipped.append(str(found.path))
-                continue
             exported[export(found, options.results)] = found
             if options.checkpoints:
                 keep(found, options.results)
@@ -52,18 +52,47 @@ def run(arguments: list[str]) -> int:
     networks, large = _ship(exported, options, problems)
     if options.json:
         content = {"written": [*map(str, exported)], "networks": networks, "too_large": large}
-        print(json.dumps({**content, "unfinished": skipped, "problems": problems}))
+        left_out = {"unfinished": skipped, "doubles": [*map(str, doubles)]}
+        print(json.dumps({**content, **left_out, "problems": problems}))
         return 1 if problems else 0
-    print(f"{len(exported)} run{'' if len(exported) == 1 else 's'} written below {options.results}")
+    print(f"{counted(len(exported), 'run')} written below {options.results}")
     if networks:
         print(f"networks in {options.networks}: {', '.join(networks)}")
     for sentence in large:
         print(f"not shipped: {sentence}")
     for path in skipped:
         print(f"unfinished, left out: {path}")
+    for double, used in doubles.items():
+        print(f"left out: {double}, the same task, model and seed as {used}, which went further")
     for problem in problems:
         print(f"problem: {problem}")
     return 1 if problems else 0
+
+
+def _chosen(
+    options: Export, skipped: list[str], problems: list[str]
+) -> tuple[list[Run], dict[Path, Path]]:
+    """The runs to write, one a file; and those that would go into the file of a better one.
+
+    Better: finished, then longer, then the first by name.
+    """
+    by_file: dict[Path, list[tuple[bool, int, Run]]] = {}
+    for found in find(options.runs):
+        try:
+            if found.status != "finished" and not options.unfinished:
+                skipped.append(str(found.path))
+                continue
+            summary = result_of(found).summary
+            rank = (not summary.finished, -summary.done, found)
+            by_file.setdefault(export_path(found, options.results), []).append(rank)
+        except StpnError as error:
+            problems.append(str(error))
+    chosen, doubles = [], {}
+    for candidates in by_file.values():
+        best, *others = (run for *_, run in sorted(candidates, key=lambda rank: rank[:2]))
+        chosen.append(best)
+        doubles.update({run.path: best.path for run in others})
+    return chosen, doubles
 
 
 def _ship(
@@ -77,17 +106,11 @@ def _ship(
     directory = options.networks
     if directory is None:
         return [], []
-    from stpn import experiments, zoo
+    from stpn import zoo
 
     models = {path.parent for path in runs}
     results = [result for model in sorted(models) for result in load_results(model, problems)]
-    names: list[str] = []
-    # a network of another environment has no name on the shelf
-    large = [
-        f"{result.path}, which is of no task of the paper; `stpn.load` reads the run itself"
-        for result in results
-        if not experiments.get(result.task).models
-    ]
+    names, large = [], []
     for chosen, of in zoo.best(results):
         name = f"{chosen.task}-{chosen.model}"
         try:

@@ -9,16 +9,17 @@ from typing import Annotated, Any
 
 import tyro
 
-from stpn.cli._format import duration, figure
+from stpn.cli._format import counted, duration, figure
 from stpn.cli._results import print_figures
 from stpn.results import result_of, thin
 from stpn.runs import Run
+from stpn.summary import RunSummary
 from stpn.zoo import is_shipped, pretrained
 
 
 @dataclass(frozen=True)
 class Show:
-    """What a run is, how far it got, its figures beside the paper's."""
+    """What a run is, how far it got, its numbers beside the paper's."""
 
     run: Annotated[Path, tyro.conf.Positional]
     """Directory of the run, or the name of a network of the package (`stpn list`)."""
@@ -35,13 +36,15 @@ def run(arguments: list[str]) -> int:
     found = Run.open(options.run)
     result, rows, status = result_of(found), found.metrics(), found.status
     if options.json:
-        content = {"status": status, "config": found.config, "summary": result.summary}
+        content = {"status": status, "config": found.config, "summary": result.summary.to_dict()}
         print(json.dumps({**content, "last": rows[-1] if rows else None}))
         return 0
     print(f"{found.path}: {status}")
     print_figures(result.summary)
-    if status != "finished":
-        print("(from the last row of its metrics, not a final figure)")
+    if result.asked is not None and status != "finished":
+        print(f"{result.summary.done:,} of {counted(result.asked, result.summary.unit)} done")
+    if status != "finished" and rows:
+        print("(from the last row of its metrics, not the final measurement)")
     if rows:
         print(_curve(rows, result.summary))
     settings = ", ".join(f"{key}={value}" for key, value in found.config.items())
@@ -59,7 +62,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 60
 
 
-def _curve(rows: list[dict[str, Any]], summary: dict[str, Any]) -> str:
+def _curve(rows: list[dict[str, Any]], summary: RunSummary) -> str:
     """Proficiency over training in one line of characters."""
     values = [row["proficiency"] for row in rows if row.get("proficiency") is not None]
     if not values:
@@ -68,8 +71,8 @@ def _curve(rows: list[dict[str, Any]], summary: dict[str, Any]) -> str:
     low, high = min(shown), max(shown)
     scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
     line = "".join(BLOCKS[round((value - low) * scale)] for value in shown)
-    name = summary["metric"].replace("test_", "validation ").replace("_", " ")
+    name = summary.metric.replace("test_", "validation ").replace("_", " ")
     return (
         f"{name} {figure(low, name)} {line} {figure(high, name)}, last {figure(values[-1], name)} "
-        f"({len(rows)} rows, {duration(rows[-1].get('seconds'))})"
+        f"({counted(len(rows), 'row')}, {duration(rows[-1].get('seconds'))})"
     )

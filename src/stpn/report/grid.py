@@ -62,10 +62,12 @@ class Group:
     def used(self) -> tuple[RunResult, ...]:
         """The runs whose figures count: the complete ones, or else those that went furthest."""
         complete = tuple(run for run in self.runs if is_complete(run))
-        if complete:
+        if complete and self.experiment is not None:
             return complete
-        furthest = max((run.summary["done"] for run in self.runs), default=0)
-        return tuple(run for run in self.runs if run.summary["done"] >= COMPARABLE_REACH * furthest)
+        # no length that all should have: only runs of about the same one are averaged
+        candidates = complete or self.runs
+        furthest = max((run.summary.done for run in candidates), default=0)
+        return tuple(run for run in candidates if run.summary.done >= COMPARABLE_REACH * furthest)
 
     @property
     def is_short(self) -> bool:
@@ -79,11 +81,11 @@ class Group:
 
     @property
     def left_out(self) -> int:
-        """Runs that are still on their way and do not count yet."""
+        """Runs that do not count: they are still on their way, or shorter than the others."""
         return len(self.runs) - len(self.used)
 
     def estimate(self, quantity: Quantity) -> Estimate | None:
-        values = [run.summary.get(quantity) for run in self.used]
+        values = [getattr(run.summary, quantity) for run in self.used]
         measured = tuple(float(value) for value in values if value is not None)
         return Estimate(measured) if measured else None
 
@@ -92,8 +94,8 @@ class Group:
 
         def best(run: RunResult) -> RunResult:
             measured = columns(run, "step", "proficiency")[1]
-            highest = float(measured.max()) if measured.size else run.summary.get("proficiency")
-            return replace(run, summary={**run.summary, "proficiency": highest})
+            highest = float(measured.max()) if measured.size else run.summary.proficiency
+            return replace(run, summary=replace(run.summary, proficiency=highest))
 
         return replace(self, runs=tuple(map(best, self.runs)))
 
@@ -111,13 +113,12 @@ class Group:
 
 def run_reach(run: RunResult) -> float:
     """Part of the protocol that a run went through; 1 where there is no protocol."""
-    protocol = run.summary["protocol"]
-    return float(run.summary["done"] / protocol) if protocol else 1.0
+    return run.summary.share_of_paper
 
 
 def is_complete(run: RunResult) -> bool:
     """Finished, evaluated, and as long as the protocol."""
-    return bool(run.summary.get("finished")) and run_reach(run) >= 1
+    return run.summary.finished and run_reach(run) >= 1
 
 
 def task_of(run: RunResult) -> str:
@@ -197,8 +198,8 @@ def power_per_step(run: RunResult) -> tuple[Array, Array]:
     A summary of a long sequence holds means over stretches of `power_stretch` steps: each stands
     at the middle of its stretch.
     """
-    values = np.array([_number(v) for v in run.summary.get("power_per_step") or []], np.float64)
-    stretch = _number(run.summary.get("power_stretch", 1))
+    values = np.array([_number(v) for v in run.summary.power_per_step], np.float64)
+    stretch = run.summary.power_stretch
     steps: Array = np.arange(values.size, dtype=np.float64) * stretch + (stretch + 1) / 2
     kept = np.isfinite(values)
     return steps[kept], values[kept]
@@ -210,22 +211,9 @@ def _number(value: Any) -> float:
 
 
 def _fault(run: RunResult) -> str | None:
-    """Why the run's figures cannot be used, if they cannot."""
-    summary = run.summary
-    for name in ("done", "protocol"):
-        if not math.isfinite(_number(summary.get(name))):
-            return f"its summary does not say {name!r}"
-    if summary["protocol"] < 0:
-        return "its summary has a protocol of negative length"
-    if not run.curve["step"] and summary.get("proficiency") is None:
+    """Why the run's numbers cannot be used, if they cannot."""
+    if not run.curve["step"] and run.summary.proficiency is None:
         return "it has not measured anything yet"
-    for name in ("proficiency", "power"):
-        value = summary.get(name)
-        if value is not None and not math.isfinite(_number(value)):
-            return f"its {name} is not a finite number but {value!r}"
-    per_step = summary.get("power_per_step") or []
-    if not isinstance(per_step, list):
-        return "its power per step is not a list"
     return None
 
 

@@ -57,7 +57,7 @@ def find(grid: Grid, shelf: Shelf | None = None) -> tuple[dict[str, Found], dict
         saved = [run for run in used if kept_run(run.path).checkpoint.is_file()]
         try:
             if saved:
-                best = max(saved, key=lambda run: run.summary.get("proficiency") or 0.0)
+                best = max(saved, key=lambda run: run.summary.proficiency or 0.0)
                 found[model] = _restore(best, grid.name(best))
             elif shelf is not None and model in cards:
                 found[model] = _take(shelf, cards[model])
@@ -86,7 +86,7 @@ def _restore(run: RunResult, name: str) -> Found:
 
     with restored(kept_run(run.path).path) as trainer:
         network: Any = trainer.model
-    accuracy = run.summary.get("proficiency")
+    accuracy = run.summary.proficiency
     reach = run_reach(run)
     about = f"Run {name}: {network.core.hidden_size} hidden units"
     about += "" if accuracy is None else f", accuracy {accuracy:.2f}%"

@@ -191,14 +191,14 @@ def _runs_section(grid: Grid) -> str:
         for run in group.runs:
             summary = run.summary
             state = "complete" if is_complete(run) else f"{percent(run_reach(run))} of the protocol"
-            state += "" if summary.get("finished") else ", unfinished"
+            state += "" if summary.finished else ", unfinished"
             cells = [
                 task_style(group.task).short,
                 model_style(run.model).name,
                 str(run.seed),
-                f"{summary['done']:,} {summary.get('unit', 'step')}s, {state}",
-                _figure(summary.get("proficiency")),
-                _figure(summary.get("power")),
+                f"{summary.done:,} {summary.unit}s, {state}",
+                _figure(summary.proficiency),
+                _figure(summary.power),
             ]
             body = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
             rows.append(f"<tr>{body}<td><code>{escape(grid.name(run))}</code></td></tr>")

@@ -256,9 +256,9 @@ def _front_panel(task: str, groups: list[Group]) -> Panel:
     for group in groups:
         points = [_checkpoints(run) for run in group.used]
         ends = [
-            (run.summary["proficiency"], run.summary["power"])
+            (run.summary.proficiency, run.summary.power)
             for run in group.used
-            if run.summary.get("proficiency") is not None and run.summary.get("power") is not None
+            if run.summary.proficiency is not None and run.summary.power is not None
         ]
         if not ends and not any(len(p) for p in points):
             continue

@@ -54,7 +54,7 @@ def _quote(match: re.Match[str], grid: Grid) -> str:
         return "(not run yet)"
     places = decimals(task, quantity)
     text = _listed(estimate, places) if match["how"] == "each" else figure_text(estimate, places)
-    unfinished = not step and not all(run.summary["finished"] for run in group.used)
+    unfinished = not step and not all(run.summary.finished for run in group.used)
     return f"{text} (unfinished)" if unfinished else text
 
 

@@ -144,10 +144,11 @@ def group_notes(group: Group) -> tuple[str, ...]:
     notes = [seeds_text(group)]
     if group.is_short:
         notes.append(f"† {percent(group.reach)} of the protocol")
-        if not all(run.summary.get("finished") for run in group.used):
+        if not all(run.summary.finished for run in group.used):
             notes.append("unfinished")
     if group.left_out:
-        notes.append(f"{group.left_out} more on the way")
+        short = "shorter" if group.experiment is None else "on the way"
+        notes.append(f"{group.left_out} more, {short}, left out")
     return tuple(notes)
 
 

@@ -47,7 +47,7 @@ def train(
     """
     _check(config, workers)
     run = Run(Path(root) / config.directory)
-    if run.exists and run.summary is not None and run.summary["done"] >= config.total:
+    if run.exists and run.summary is not None and run.summary.done >= config.total:
         return Outcome(run, finished=True, summary=run.summary)
     with connected(address) as ray, tempfile.TemporaryDirectory(prefix="stpn-") as scratch:
         resources = Resources(cpus=config.threads or 1)

@@ -153,7 +153,8 @@ class Worker:
             reporters.append(tensorboard.TensorBoard())
         outcome = ensure(config, root, Several(*reporters), self._stop)
         if outcome.finished:
-            self.tell("finished", summary=outcome.summary)
+            assert outcome.summary is not None
+            self.tell("finished", summary=outcome.summary.to_dict())
         else:
             self.tell("stopped")
 

@@ -20,15 +20,21 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 import stpn
-from stpn._files import explain_os_errors, write_atomic
-from stpn.errors import CheckpointError
+from stpn import _safetensors
+from stpn._files import half_of_memory, read_file, write_atomic
+from stpn._typed import fits
+from stpn.errors import CheckpointError, RunError, StpnError
 
 FORMAT = 1
 """Raised when an old file can no longer be read as a new one."""
+REMEDY = "restore it from a copy, or delete the run's directory and start again"
 
 
-def write(path: Path, state: Mapping[str, Any]) -> None:
-    """Save nested dicts, lists and tuples of tensors, arrays and plain JSON values."""
+def write(path: Path, state: Mapping[str, Any], *, done: int | None = None) -> None:
+    """Save nested dicts, lists and tuples of tensors, arrays and plain JSON values.
+
+    `done`, units of training, can be read without the rest (`Run.saved`).
+    """
     tensors: dict[str, Tensor] = {}
     tree = json.dumps(_encode(dict(state), "", tensors))
     metadata = {
@@ -37,6 +43,8 @@ def write(path: Path, state: Mapping[str, Any]) -> None:
         "tree": tree,
         "checksum": _checksum(tree, tensors),
     }
+    if done is not None:
+        metadata["done"] = str(done)
     write_atomic(path, save(tensors, metadata))
 
 
@@ -44,9 +52,14 @@ def read(path: Path) -> dict[str, Any]:
     """What `write` saved; CheckpointError for a file that is not whole or not ours."""
     if not path.exists():
         raise CheckpointError(f"there is no checkpoint at {path}")
-    with explain_os_errors(f"read {path}"):
-        content = path.read_bytes()
-    metadata = _metadata(path, content)
+    try:
+        content = read_file(path, most=half_of_memory())
+    except RunError as error:
+        raise CheckpointError(str(error)) from error
+    try:
+        metadata = _safetensors.metadata(content)
+    except ValueError as error:
+        raise CheckpointError(f"{path} is damaged or not a safetensors file; {REMEDY}") from error
     if "stpn" not in metadata:
         raise CheckpointError(f"{path} was not written by stpn: its header lacks the mark")
     if metadata["stpn"] != str(FORMAT):
@@ -58,22 +71,22 @@ def read(path: Path) -> dict[str, Any]:
         tensors = load(content)
         tree = metadata["tree"]
         if metadata["checksum"] != _checksum(tree, tensors):
-            raise CheckpointError(f"{path} is damaged: its checksum does not match")
-        return _decode(json.loads(tree), tensors)
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path} is damaged: {error}") from error
+            raise ValueError("its checksum does not match")
+        state = _decode(json.loads(tree), tensors)
+        if not isinstance(state, dict):
+            raise ValueError("it does not hold the state of a run")
+        return state
+    except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is damaged: {error}; {REMEDY}") from error
 
 
-def _metadata(path: Path, content: bytes) -> dict[str, str]:
-    # safetensors: 8 bytes with the length of a JSON header, then that header
-    length = int.from_bytes(content[:8], "little")
-    try:
-        header = json.loads(content[8 : 8 + length]) if 8 + length <= len(content) else None
-    except ValueError:
-        header = None
-    if not isinstance(header, dict):
-        raise CheckpointError(f"{path} is damaged or not a safetensors file")
-    return dict(header.get("__metadata__", {}))
+def weights(path: Path) -> dict[str, Tensor]:
+    """The weights of a run's network, by their names."""
+    with explain_misfit(path, "a run's network"):
+        found = read(path)["trainer"]["model"]
+        if not fits(found, dict[str, Tensor]):
+            raise TypeError("its weights are not tensors")
+        return dict(found)
 
 
 def _checksum(tree: str, tensors: Mapping[str, Tensor]) -> str:
@@ -124,26 +137,34 @@ def _decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 @contextmanager
-def explain_misfit(path: Path, trainer: object) -> Iterator[None]:
-    """Around `trainer.load_state_dict`: a whole checkpoint may still be of something else."""
+def explain_misfit(path: Path, taker: object) -> Iterator[None]:
+    """Around what takes a checkpoint up: a whole one may still be of something else, in any way."""
     try:
         yield
-    except (KeyError, TypeError, IndexError, RuntimeError) as error:
-        raise CheckpointError(f"{path} does not fit {type(trainer).__name__}: {error!r}") from error
+    except StpnError:
+        raise
+    except Exception as error:
+        what = taker if isinstance(taker, str) else type(taker).__name__
+        raise CheckpointError(f"{path} does not fit {what}: {error!r}; {REMEDY}") from error
 
 
 def load_module(module: torch.nn.Module, state: Mapping[str, Tensor], what: str = "model") -> None:
     """`module.load_state_dict`, with a sentence for the first tensor that does not fit."""
+    misfit = f"the checkpoint does not fit this {what}"
+    if not isinstance(state, Mapping):
+        raise CheckpointError(f"{misfit}: it has no tensors by name")
     own = module.state_dict()
     missing, surplus = own.keys() - state.keys(), state.keys() - own.keys()
     if missing or surplus:
         name, verb = (min(missing), "lacks") if missing else (min(surplus), "has an unknown")
-        raise CheckpointError(f"the checkpoint does not fit this {what}: it {verb} {name!r}")
+        raise CheckpointError(f"{misfit}: it {verb} {name!r}")
     for name, tensor in own.items():
-        if tensor.shape != state[name].shape:
+        found = state[name]
+        if not isinstance(found, Tensor):
+            raise CheckpointError(f"{misfit}: {name!r} is not a tensor")
+        if tensor.shape != found.shape:
             raise CheckpointError(
-                f"the checkpoint does not fit this {what}: {name!r} is "
-                f"{tuple(state[name].shape)} there and {tuple(tensor.shape)} here"
+                f"{misfit}: {name!r} is {tuple(found.shape)} there and {tuple(tensor.shape)} here"
             )
     module.load_state_dict(dict(state))
 

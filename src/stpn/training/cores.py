@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stpn import experiments
+from stpn._files import half_of_memory
 from stpn.config import STPN_MODELS, STPN_SETTINGS, RunConfig
 from stpn.errors import ConfigError
 from stpn.nn import registry
@@ -29,9 +30,24 @@ def build_core(
     options["num_layers"] = config.num_layers
     try:
         size = config.hidden_size or _fair_size(config, input_size, output_size, options)
+        _check_memory(config.model, input_size, size, options)
         return registry.build(config.model, input_size, size, batch_first=True, **options)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{config.model} refuses its settings: {error}") from error
+
+
+def _check_memory(model: str, input_size: int, size: int, options: dict[str, Any]) -> None:
+    """Refuse a core that cannot be trained in this machine's memory before any of it is taken."""
+    if max(input_size, size) < 2048:
+        return
+    planned = registry.build(model, input_size, size, device="meta", **options)
+    parameters = sum(parameter.numel() for parameter in planned.parameters())
+    # a weight, its gradient and two moments of the optimizer, in 4 bytes each
+    if 16 * parameters > half_of_memory():
+        raise ConfigError(
+            f"a core of {size:,} hidden units has {parameters:,} parameters, too many for the "
+            "memory of this machine"
+        )
 
 
 def _fair_size(

@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from stpn import experiments
 from stpn._json import json_safe
-from stpn.config import RunConfig, from_dict, trusted
+from stpn.config import RunConfig, from_dict
 from stpn.errors import ConfigError, RunError
 from stpn.ops.backends import use_backend
 from stpn.results import paper_figures
 from stpn.runs import Run
+from stpn.summary import Rows, RunSummary
 from stpn.training import checkpoint, provenance
 from stpn.training.loop import Loop, Reporter, Stop
 from stpn.training.trainer import Evaluation, Trainer
@@ -29,7 +29,7 @@ class Outcome:
 
     run: Run
     finished: bool  # False: stopped on request, saved, can be resumed
-    summary: dict[str, Any] | None
+    summary: RunSummary | None
 
 
 def start(
@@ -52,17 +52,15 @@ def resume(
     path: str | Path,
     *,
     total: int | None = None,
-    env: str | None = None,
     reporter: Reporter | None = None,
     stop: Stop | None = None,
 ) -> Outcome:
     """Go on with a run; it ends as if it had never been stopped.
 
-    `total` gives it a new length, also after it has finished. A run in an environment of the form
-    "module:Name" must be given that name again, as `env`: the module is imported.
+    `total` gives it a new length, also after it has finished.
     """
     run = Run.open(path)
-    config = trusted(from_dict(run.config), env, run.path)
+    config = from_dict(run.config)
     if total is not None:
         config = from_dict({**run.config, config.total_field: total})
     elif run.summary is not None:
@@ -70,6 +68,10 @@ def resume(
     with run.lock(), _machine(config) as config, built(config) as trainer:
         loop = Loop(run, trainer, reporter or Reporter(), stop or Stop())
         loop.restore()
+        if trainer.done > trainer.total:
+            raise ConfigError(
+                f"{run.path} has already done {trainer.done} {config.unit}s, more than {total}"
+            )
         if config.to_dict() != run.config:
             run.rewrite_config(config.to_dict())
         return _work(loop)
@@ -95,22 +97,16 @@ def ensure(
     if difference:
         raise ConfigError(f"{run.path} holds a run with other settings: {difference}")
     longer = config.total if config.total > present.total else None
-    env = getattr(config, "env", None)  # the caller's, which is that of the run
-    return resume(run.path, total=longer, env=env, reporter=reporter, stop=stop)
+    return resume(run.path, total=longer, reporter=reporter, stop=stop)
 
 
 @contextmanager
-def restored(path: str | Path, *, env: str | None = None, **settings: Any) -> Iterator[Trainer]:
-    """The trainer of a run with its network as saved, to look at, measure or use.
-
-    `settings` change the configuration (`seed`: other data to measure with); `env` as in `resume`.
-    """
+def restored(path: str | Path) -> Iterator[Trainer]:
+    """The trainer of a run with its network as saved, to look at, measure or use."""
     run = Run.open(path)
-    config = trusted(from_dict({**run.config, **settings}), env, run.path)
-    with _machine(config) as config, built(config, plain=True) as trainer:
-        state = checkpoint.read(run.checkpoint)
+    with _machine(from_dict(run.config)) as config, built(config, plain=True) as trainer:
         with checkpoint.explain_misfit(run.checkpoint, trainer):
-            trainer.load_state_dict(state["trainer"])
+            trainer.load_state_dict(checkpoint.read(run.checkpoint)["trainer"])
         yield trainer
 
 
@@ -140,22 +136,24 @@ def _work(loop: Loop) -> Outcome:
     return Outcome(run, finished=summary is not None, summary=summary)
 
 
-def _evaluate(loop: Loop) -> dict[str, Any] | None:
+def _evaluate(loop: Loop) -> RunSummary | None:
     """The summary; None if interrupted, which loses nothing: the checkpoint is written."""
     loop.reporter.evaluating(loop.trainer)
+    loop.stop.at_once = True
     try:
-        with loop.stop.at_once():
-            figures = loop.trainer.evaluate()
+        figures = loop.trainer.evaluate()
     except KeyboardInterrupt:
         return None
-    return json_safe(summarise(loop.trainer, figures, seconds=loop.seconds))
+    return summarise(loop.trainer, figures, seconds=loop.seconds, rows=loop.rows)
 
 
-def summarise(trainer: Trainer, figures: Evaluation, *, seconds: float) -> dict[str, Any]:
+def summarise(
+    trainer: Trainer, figures: Evaluation, *, seconds: float | None, rows: Rows | None = None
+) -> RunSummary:
     """The content of summary.json."""
     config = trainer.config
     task = experiments.get(config.task)
-    return {
+    content = {
         "task": config.task,
         "model": config.model,
         "seed": config.seed,
@@ -164,15 +162,18 @@ def summarise(trainer: Trainer, figures: Evaluation, *, seconds: float) -> dict[
         "power": figures.power,
         "power_per_step": figures.power_per_step,
         "done": trainer.done,
-        "protocol": task.protocol,
+        "paper_length": task.protocol,
         "unit": task.unit,
         "finished": trainer.done >= trainer.total,
         "paper": paper_figures(task, config.model),
-        "seconds": round(seconds, 3),
+        "seconds": None if seconds is None else round(seconds, 3),
         "parameters": sum(p.numel() for p in trainer.model.parameters() if p.requires_grad),
+        "rows": None if rows is None else rows.count,
+        "rows_checksum": None if rows is None else rows.checksum,
         **figures.extras,
         **provenance.collect(),
     }
+    return RunSummary.from_dict(json_safe(content))
 
 
 @contextmanager

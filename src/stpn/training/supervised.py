@@ -81,14 +81,10 @@ class SupervisedTrainer(Trainer, Generic[Config]):
         """Mean loss of a batch, ()."""
 
     @abstractmethod
-    def after_update(self) -> bool:
-        """Count units; whether a row is due."""
+    def after_update(self) -> Row | None:
+        """Count units; measure a row if one is due."""
 
-    @abstractmethod
-    def validate(self) -> Evaluation:
-        """The figures of a row."""
-
-    def update(self) -> bool:
+    def advance(self) -> Row | None:
         x, target = self.batch()
         if self.parallel is None:
             loss = value = self.loss_of(self.network(x), target)
@@ -104,17 +100,15 @@ class SupervisedTrainer(Trainer, Generic[Config]):
         self._loss_count += 1
         return self.after_update()
 
-    def measure(self) -> Row:
-        figures = self.validate()
+    def row(self, figures: Evaluation) -> Row:
+        loss = self._loss_sum / self._loss_count
+        self._loss_sum, self._loss_count = 0.0, 0
         return {
             "step": self.done,
             "proficiency": figures.proficiency,
             "power": figures.power,
-            "loss": self._loss_sum / self._loss_count,
+            "loss": loss,
         }
-
-    def keep(self, row: Row) -> None:
-        self._loss_sum, self._loss_count = 0.0, 0
 
     def state_dict(self) -> State:
         return {
@@ -181,14 +175,11 @@ class ArtTrainer(SupervisedTrainer[ArtConfig]):
     def loss_of(self, output: Tensor, target: Tensor) -> Tensor:
         return functional.cross_entropy(output, target)
 
-    def after_update(self) -> bool:
+    def after_update(self) -> Row | None:
         if self.updates % self._updates_per_epoch:
-            return False
+            return None
         self.done += 1
-        return True
-
-    def validate(self) -> Evaluation:
-        return self._measure(self.data.validation)
+        return self.row(self._measure(self.data.validation))
 
     def evaluate(self) -> Evaluation:
         return self._measure(self.data.test)
@@ -242,12 +233,11 @@ class FamiliarityTrainer(SupervisedTrainer[FamiliarityConfig]):
     def loss_of(self, output: Tensor, target: Tensor) -> Tensor:
         return functional.binary_cross_entropy_with_logits(output.squeeze(-1), target)
 
-    def after_update(self) -> bool:
+    def after_update(self) -> Row | None:
         self.done = self.updates
-        return self.done % self.config.log_every == 0 or self.done >= self.total
-
-    def validate(self) -> Evaluation:
-        return self._measure([self._validation(self.done)])
+        if self.done % self.config.log_every and self.done < self.total:
+            return None
+        return self.row(self._measure([self._validation(self.done)]))
 
     def evaluate(self) -> Evaluation:
         if self.config.mode == "dataset":
