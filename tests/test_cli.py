@@ -1,5 +1,6 @@
 """The `stpn` command as a user meets it."""
 
+import importlib
 import io
 import json
 import os
@@ -14,11 +15,19 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+try:
+    import gymnasium
+except ImportError:
+    gymnasium = None
+
+import stpn
 from stpn.cli import COMMANDS, main
 from stpn.cli._progress import Bar
+from stpn.errors import ConfigError
 from stpn.results import load_results
 from stpn.runs import Run, find
 from stpn.training import checkpoint
+from stpn.training.loop import Stop
 
 TINY = ["--epochs", "2", "--train-size", "60", "--validation-size", "20", "--test-size", "20"]
 
@@ -204,28 +213,172 @@ class TestTrain:
         assert "already holds a run" in event["message"]
 
 
+@pytest.mark.skipif(gymnasium is None, reason="needs gymnasium")
+class TestEnvironments:
+    """`--env`: any Gymnasium environment, also one that the user has just written."""
+
+    MODULE = """
+import gymnasium as gym, numpy as np
+
+class Light(gym.Env):
+    def __init__(self, limit=5, broken=False):
+        self.observation_space = gym.spaces.Box(-1, 1, (2,), dtype=np.float32)
+        self.action_space = gym.spaces.Discrete(2)
+        self.limit, self.broken = limit, broken
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(2, dtype=np.float32), {}
+    def step(self, action):
+        if self.broken:
+            1 / 0  # line 15
+        self.steps += 1
+        return np.ones(2, dtype=np.float32), 1.0, self.steps == self.limit, False, {}
+
+gym.register("Light-v0", entry_point=Light)
+open("imported", "a").close()
+"""
+    TINY = ("--steps", "64", "--agents", "2", "--rollout", "16", "--final-episodes", "2")
+
+    @pytest.fixture
+    def module(self, runs, monkeypatch):
+        name = f"light_{random.randrange(10**9)}"
+        (runs.parent / f"{name}.py").write_text(self.MODULE)
+        monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in ("", str(runs.parent))])
+        yield f"{name}:Light-v0"
+        gymnasium.registry.pop("Light-v0", None)
+        sys.modules.pop(name, None)
+
+    def test_a_module_in_the_current_directory_with_arguments(self, module, runs, capsys):
+        flags = ["--env-args", "limit=3", "--quiet", *self.TINY]
+        assert main(["train", "--env", module, *flags]) == 0
+        out = capsys.readouterr().out
+        assert f"{module} stpnr seed 0" in out
+        assert "paper" not in out
+        (run,) = find(runs)
+        assert run.config["env_args"] == ["limit=3"]
+        assert run.summary["proficiency"] == 3.0
+
+    def test_what_a_file_names_is_not_imported_unless_the_user_repeats_it(
+        self, module, runs, capsys
+    ):
+        assert main(["train", "--env", module, "--quiet", *self.TINY]) == 0
+        (run,) = find(runs)
+        sys.modules.pop(module.partition(":")[0])
+        gymnasium.registry.pop("Light-v0")
+        os.remove("imported")
+        path = str(run.path)
+        commands = [["eval", path], ["resume", path, "--total", "96"], ["watch", path],
+                    ["train", "--config", f"{path}/config.json", "--out", "other"]]  # fmt: skip
+        for command in commands:
+            capsys.readouterr()
+            assert main(command) == 2
+            assert f"if you trust it, say so: --env {module}" in capsys.readouterr().err
+            assert not os.path.exists("imported")
+        with pytest.raises(ConfigError, match="imports the Python module"):
+            stpn.load(path)
+        assert main(["eval", path, "--env", module]) == 0
+        assert os.path.exists("imported")
+        network = stpn.load(path, env=module)
+        assert network.config.env == module
+        assert not network.training
+
+    def test_an_error_in_it_is_located(self, module, capsys):
+        flags = ["--env-args", '{"broken": true}', *self.TINY]
+        assert main(["train", "--env", module, *flags]) == 1
+        err = capsys.readouterr().err
+        assert "ZeroDivisionError" in err
+        assert re.search(r"light_\d+\.py, line 15", err)
+
+    def test_atari_needs_no_import(self, runs, capsys):
+        pytest.importorskip("ale_py")
+        assert main(["train", "--env", "ALE/Nothing-v5", *self.TINY]) == 2
+        assert "Namespace ALE not found" not in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("arguments", "sentence"),
+        [
+            (["train", "gym"], "name the environment"),
+            (["train", "art", "--env", "CartPole-v1"], "stpn train --env CartPole-v1"),
+            (["train", "art", "--iterations", "5"], "the length of art is --epochs"),
+            (["train", "art", "--device", "cuda"], "training runs on the CPU"),
+            (["train", "--env", "X-v0", "--env-args", "slippery"], "env_args are KEY=VALUE"),
+            (["watch", "maze-stpnr", "--seed", "-1"], "seed must be >= 0"),
+            (["resume", "art-stpnr"], "a network of the package, not a run"),
+            (["eval", "art-stpnr", "--episodes", "3"], "has no episodes"),
+        ],
+    )
+    def test_misuse_is_answered_with_what_to_write(self, runs, capsys, arguments, sentence):
+        assert main(arguments) == 2
+        assert sentence in capsys.readouterr().err
+
+    def test_help_points_to_reinforcement_learning(self, capsys):
+        with pytest.raises(SystemExit):
+            main(["train", "--help"])
+        assert "stpn train --env NAME --help" in capsys.readouterr().out
+        with pytest.raises(SystemExit):
+            main(["train", "--env", "NAME", "--help"])
+        assert "--env-args" in capsys.readouterr().out
+
+
+class TestInterrupted:
+    """Ctrl-C is one line and exit code 130, wherever it falls."""
+
+    @pytest.mark.parametrize("command", COMMANDS)
+    def test_in_any_command(self, command, monkeypatch, capsys):
+        def interrupted(arguments):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(5)
+
+        module = importlib.import_module(COMMANDS[command][0])
+        monkeypatch.setattr(module, "run", interrupted)
+        assert main([command]) == 130
+        assert capsys.readouterr().err == f"stpn {command}: interrupted\n"
+
+    def test_in_the_middle_of_an_import_that_swallows_it(self, tmp_path):
+        heavy = "import os, signal\ntry:\n os.kill(os.getpid(), signal.SIGINT)\nfinally: pass\n"
+        swallows = "try:\n import heavy\nexcept BaseException: raise ImportError('damaged')\n"
+        (tmp_path / "heavy.py").write_text(heavy)
+        (tmp_path / "torch.py").write_text(swallows)
+        code = (
+            "import sys; from stpn.cli import main, evaluate\n"
+            f"sys.path.insert(0, {str(tmp_path)!r})\n"
+            "evaluate.run = lambda arguments: __import__('torch')\n"
+            "sys.exit(main(['eval', 'art-stpnr']))"
+        )
+        done = python(code)
+        assert (done.returncode, done.stderr) == (130, "stpn: interrupted\n")
+
+
 class TestTerminal:
     """What the live bar shows, on the terminal that everybody has: 80 columns."""
 
     def test_the_bar_and_all_facts_fit(self):
-        config = SimpleNamespace(task="art", model="fastweights", seed=0, unit="epoch")
+        config = SimpleNamespace(title="art fastweights seed 0", unit="epoch")
         trainer = SimpleNamespace(
             config=config, progress=0.0, samples=0, done=0, total=200, loss=0.001234,
             sample_unit="sequences", proficiency_name="validation accuracy",
         )  # fmt: skip
         output = io.StringIO()
-        bar = Bar(Console(file=output, width=80, force_terminal=True))
+        stop = Stop()
+        bar = Bar(Console(file=output, width=80, force_terminal=True), stop)
         bar.started(None, trainer)
         trainer.done = trainer.progress = 187
         trainer.samples = 2_000
         bar.measured({"proficiency": 99.99, "power": 4.341})
         bar.progressed(trainer)
+        bar.measuring(trainer)
+        trainer.on_measuring(0.25)
+        bar._bar.refresh()
+        stop.request()
         bar.ended()
         shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output.getvalue())
         assert "…" not in shown
         assert re.search(r"art fastweights seed 0 [━╸╺]+ epoch 187/200 · 0:00 left", shown)
         facts = r"loss 0.001234 · validation accuracy 99.99 · power 4.34 · [\d,]+ sequences/s"
         assert re.search(facts, shown)
+        assert "measuring 25%" in shown
+        assert shown.rstrip().endswith("stopping after this update (Ctrl-C again to stop at once)")
 
     def test_resuming_a_finished_run_says_so(self, finished, capsys):
         assert main(["resume", str(finished)]) == 0
@@ -261,6 +414,17 @@ class TestLook:
         assert "is not a run" in capsys.readouterr().err
         assert main(["show", str(tmp_path / "none")]) == 1
         assert "there is no run at" in capsys.readouterr().err
+
+    def test_eval_with_a_seed_measures_other_data(self, finished, capsys):
+        def measured(*flags):
+            assert main(["eval", str(finished), "--json", *flags]) == 0
+            return json.loads(capsys.readouterr().out)
+
+        usual, fresh, again = measured(), measured("--seed", "7"), measured("--seed", "7")
+        assert fresh["power"] == again["power"] != usual["power"]
+        assert (fresh["seed"], fresh["measured_with_seed"]) == (0, 7)
+        assert main(["eval", str(finished), "--seed", "7"]) == 0
+        assert "art stpnr seed 0, measured with seed 7" in capsys.readouterr().out
 
     def test_eval_repeats_the_summary_and_changes_nothing(self, finished, capsys):
         before = {p: p.stat().st_mtime_ns for p in finished.iterdir()}

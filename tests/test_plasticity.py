@@ -170,3 +170,13 @@ def test_trace_rejects_what_it_cannot_read() -> None:
         trace(nn.Linear(2, 2), torch.zeros(3, 2))
     with pytest.raises(TypeError, match="x: expected a Tensor, got list"):
         trace(STPNr(2, 2), [1.0])
+
+
+def test_a_trace_prints_its_shapes() -> None:
+    layer = STPNr(4, 3, num_layers=2, batch_first=True)
+    seen = trace(layer, torch.randn(2, 5, 4))
+    assert repr(seen.layers[0]) == (
+        "LayerTrace(h (2, 5, 3), f (2, 5, 3, 7), g (2, 5, 3, 7), power (2, 5))"
+    )
+    assert repr(seen).startswith("Trace(y (2, 5, 3), layers (LayerTrace(h (2, 5, 3), ")
+    assert len(repr(seen)) < 250

@@ -168,6 +168,14 @@ def test_command(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (maze / "episode.gif").exists()
     assert main(["watch", str(maze), "--steps", "5"]) == 0
     assert "5 steps (the episode went on), reward" in capsys.readouterr().out
+    assert main(["watch", str(maze), "--steps", "5", "--greedy"]) == 0
+    assert main(["watch", str(maze), "--steps", "5", "--no-greedy"]) == 0
+
+
+def test_a_task_without_a_picture_is_told(maze: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "MazeTrainer", watch.PongTrainer)
+    with pytest.raises(watch.CannotDraw, match="how maze is drawn"):
+        watch.record(maze, maze / "episode.gif")
 
 
 def test_a_network_of_the_package_plays(

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from stpn.ops.backends import use_backend as use_backend
     from stpn.plasticity import frozen_plasticity as frozen_plasticity
     from stpn.plasticity import trace as trace
+    from stpn.zoo import load as load
     from stpn.zoo import pretrained as pretrained
 
 _HOMES = {
@@ -69,7 +70,7 @@ _HOMES = {
     "stpn.nn.stpn": ("STPNf", "STPNfCell", "STPNl", "STPNlCell", "STPNr", "STPNrCell"),
     "stpn.ops.backends": ("Backend", "backends", "use_backend"),
     "stpn.plasticity": ("frozen_plasticity", "trace"),
-    "stpn.zoo": ("pretrained",),
+    "stpn.zoo": ("load", "pretrained"),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _SUBMODULES = ("energy", "nn", "ops", "results", "runs", "tasks", "training")

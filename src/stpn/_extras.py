@@ -15,7 +15,12 @@ def need(module: str, *, extra: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise MissingExtra(
-            f"this needs {module!r} ({error}); install it with: "
-            f"pip install 'stpn-torch[{extra}]', or in a clone: pip install '.[{extra}]'"
-        ) from error
+        raise MissingExtra(f"this needs {module!r} ({error}); {how_to_install(extra)}") from error
+
+
+def how_to_install(extra: str) -> str:
+    """The command that brings an extra."""
+    return (
+        f"install it in a clone of the project with: pip install '.[{extra}]' "
+        "(not `pip install stpn`, which is another package)"
+    )

@@ -40,6 +40,8 @@ def fits(value: Any, hint: Any) -> bool:
         return value in arguments
     if origin in (typing.Union, types.UnionType):
         return any(fits(value, option) for option in arguments)
+    if origin is tuple:  # of any length; JSON has lists only
+        return isinstance(value, (list, tuple)) and all(fits(v, arguments[0]) for v in value)
     if origin is list:
         return isinstance(value, list) and all(fits(item, arguments[0]) for item in value)
     if origin is dict:
@@ -61,6 +63,8 @@ def describe(hint: Any) -> str:
         return "one of " + ", ".join(map(repr, arguments))
     if origin in (typing.Union, types.UnionType):
         return " or ".join(map(describe, arguments))
+    if origin is tuple:
+        return f"a list of {describe(arguments[0])}"
     if origin is list:
         return f"a list, each item {describe(arguments[0])}"
     if origin is dict:

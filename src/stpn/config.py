@@ -35,7 +35,7 @@ class RunConfig:
     model: str = "stpnr"
     """Name of the recurrent core (`stpn list`)."""
     seed: int = 0
-    """Seed of weights, data and order; fixes the whole run."""
+    """Seed of weights, data and order: with the same --threads it fixes the whole run."""
     hidden_size: int | None = None
     """Units of the core. None: the paper's size, or for a model outside the paper's grid the size
     with the nearest number of parameters."""
@@ -58,7 +58,8 @@ class RunConfig:
     lr: float = 1e-3
     """Learning rate."""
     backend: Literal["auto", "native", "reference"] = "auto"
-    """Which implementation of the recurrence runs (`stpn bench` lists them); auto: the fastest."""
+    """Which implementation of the recurrence runs (`stpn.backends()` lists them); auto: the
+    fastest."""
     threads: int | None = None
     """Threads of torch and of the kernels. None: as many as torch would take. A resumed run keeps
     them, because sums in another order are other sums."""
@@ -82,6 +83,11 @@ class RunConfig:
     def directory(self) -> Path:
         """Where the run lies below the root of all runs."""
         return place(self.task, self.model, self.seed)
+
+    @property
+    def title(self) -> str:
+        """Which run it is, for people."""
+        return f"{self.task} {self.model} seed {self.seed}"
 
     def check(self) -> None:
         """Raise ConfigError for a value that cannot work. Subclasses extend it."""
@@ -118,7 +124,7 @@ class RunConfig:
         is younger than that run, which therefore has its default.
         """
         may_differ = {self.total_field, "checkpoint_seconds", "threads", "backend", "env_runners"}
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        defaults = {field.name: _plain(field.default) for field in dataclasses.fields(self)}
         for name, value in self.to_dict().items():
             undecided = name == "hidden_size" and value is None
             theirs = other.get(name, defaults[name])
@@ -127,7 +133,8 @@ class RunConfig:
         return None
 
     def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """As JSON has it."""
+        return {name: _plain(value) for name, value in dataclasses.asdict(self).items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +196,24 @@ def require(condition: bool, name: str, expected: str, value: Any) -> None:
         raise ConfigError(f"{name} must be {expected}, not {value!r}")
 
 
+def trusted(config: RunConfig, named: str | None, source: object) -> RunConfig:
+    """A configuration that was read from a file, unless it would import what nobody asked for.
+
+    "module:Name" as an environment imports the module, which may do anything. From a file it is
+    taken only if the user `named` the same environment.
+    """
+    env = str(getattr(config, "env", ""))
+    module, _, _ = env.rpartition(":")
+    if named is not None and named != env:
+        raise ConfigError(f"{source} plays in {env or config.task!r}, not in {named!r}")
+    if module not in ("", "ale_py") and named is None:
+        raise ConfigError(
+            f"{source} plays in {env!r}, which imports the Python module {module!r}; if you trust "
+            f"it, say so: --env {env}"
+        )
+    return config
+
+
 def from_dict(values: Mapping[str, Any]) -> RunConfig:
     """The checked configuration of the task that `values["task"]` names."""
     if not isinstance(values, Mapping) or not isinstance(values.get("task"), str):
@@ -201,10 +226,16 @@ def from_dict(values: Mapping[str, Any]) -> RunConfig:
             raise ConfigError(experiments.unknown(f"setting of {values['task']}", name, known))
         if not fits(value, known[name]):
             raise ConfigError(f"{name} must be {describe(known[name])}, not {value!r}")
-    config = cls(**values)
+    # JSON has lists only; tuples can be hashed, as a configuration must
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    config = cls(**fields)
     config.check()
     return config
 
 
 def _default(cls: type[RunConfig], name: str) -> Any:
     return next(field.default for field in dataclasses.fields(cls) if field.name == name)
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

@@ -48,6 +48,10 @@ class LayerTrace:
     power: Tensor
     """(B, T) sum over synapses of u_j^2 |g_ij|."""
 
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in vars(self).items())
+        return f"LayerTrace({shapes})"
+
 
 @dataclass(frozen=True)
 class Trace:
@@ -59,6 +63,10 @@ class Trace:
     """The final state, as the layer returns it."""
     layers: tuple[LayerTrace, ...]
     """One per layer and direction, in the order of the state."""
+
+    def __repr__(self) -> str:
+        layers = ", ".join(map(repr, self.layers))
+        return f"Trace(y {tuple(self.y.shape)}, layers ({layers}))"
 
     @property
     def h(self) -> Tensor:

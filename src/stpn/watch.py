@@ -56,19 +56,23 @@ def record(
     steps: int = 1000,
     fps: float | None = None,
     greedy: bool | None = None,
+    env: str | None = None,
 ) -> Watched:
     """Let the network of a run, or one of the package, play, and write what is seen to `out`.
 
     `steps` is the longest that is shown, `fps` the speed (None: the task's own), `greedy` whether
-    the most likely actions are taken (None: as the task measures).
+    the most likely actions are taken (None: as the task measures). `env` repeats the environment
+    of a run that plays in "module:Name", whose module is imported.
     """
     out = Path(out)
     if out.suffix.lower() not in FORMATS:
         raise ConfigError(f"a recording ends in {' or '.join(FORMATS)}, not {out.name!r}")
     if steps < 1:
         raise ConfigError(f"steps must be >= 1, not {steps}")
+    if seed < 0:
+        raise ConfigError(f"seed must be >= 0, not {seed}")
     need("imageio", extra="rl")
-    with zoo.opened(source) as trainer:
+    with zoo.opened(source, env=env) as trainer:
         if not isinstance(trainer, ReinforcementTrainer):
             raise ConfigError(f"{trainer.config.task} has no episodes to watch, only sequences")
         scene = _scene(trainer)
@@ -183,12 +187,12 @@ class PongScene(Scene):
 class RenderedScene(Scene):
     """What the environment itself draws."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, **options: Any) -> None:
         # Without a window system MuJoCo draws through EGL, if it is told so before it begins.
         if sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
             os.environ.setdefault("MUJOCO_GL", "egl")
         self._name = name
-        self.env = environments.make(name, 1, render_mode="rgb_array")
+        self.env = environments.make(name, 1, **{**options, "render_mode": "rgb_array"})
         self.fps = float(self.env.metadata.get("render_fps", 30))
 
     def picture(self) -> Image:
@@ -214,8 +218,9 @@ def _scene(trainer: ReinforcementTrainer[Any]) -> Scene:
         return PongScene(trainer.make_env(1), three_actions=trainer.config.three_actions)
     if isinstance(trainer, PendulumTrainer):
         return RenderedScene(pendulum.NAME)
-    assert isinstance(trainer, GymTrainer)
-    return RenderedScene(trainer.config.env)
+    if isinstance(trainer, GymTrainer):
+        return RenderedScene(trainer.config.env, **trainer.config.env_options)
+    raise CannotDraw(f"nobody has said how {trainer.config.task} is drawn")
 
 
 class Film:

@@ -100,7 +100,7 @@ class Shelf:
         learning are agents (`stpn.training.agent.Agent`).
         """
         with self.restored(name) as trainer:
-            return trainer.model.eval()
+            return _with_config(trainer)
 
     def names(self) -> list[str]:
         """All names, by task and model in the paper's order."""
@@ -129,12 +129,12 @@ class Shelf:
             return trainer, trainer.evaluate()
 
     @contextmanager
-    def restored(self, name: str, **settings: Any) -> Iterator[Trainer]:
+    def restored(self, name: str, *, env: str | None = None, **settings: Any) -> Iterator[Trainer]:
         """The trainer of a network's run with its trained weights, to look at, measure or use."""
-        from stpn.config import from_dict
+        from stpn.config import from_dict, trusted
         from stpn.training import session
 
-        config = from_dict({**self.card(name).config, **settings})
+        config = trusted(from_dict({**self.card(name).config, **settings}), env, name)
         with session.built(config, plain=True) as trainer:
             self._load(name, trainer)
             yield trainer
@@ -178,11 +178,36 @@ def settings_of(source: str | Path) -> dict[str, Any]:
     return pretrained.card(str(source)).config if is_shipped(source) else Run.open(source).config
 
 
-def opened(source: str | Path) -> AbstractContextManager[Trainer]:
-    """The trainer of a run, or of a network of the package, with the network as it was trained."""
+def opened(
+    source: str | Path, *, env: str | None = None, **settings: Any
+) -> AbstractContextManager[Trainer]:
+    """The trainer of a run, or of a network of the package, with the network as it was trained.
+
+    `env` and `settings` as in `stpn.training.session.restored`.
+    """
     from stpn.training import session
 
-    return pretrained.restored(str(source)) if is_shipped(source) else session.restored(source)
+    if is_shipped(source):
+        return pretrained.restored(str(source), env=env, **settings)
+    return session.restored(source, env=env, **settings)
+
+
+def load(run: str | Path, *, env: str | None = None) -> nn.Module:
+    """The network of a run with its weights as saved, in evaluation mode; `.config` has the run's
+    settings. The same kinds of networks as `stpn.pretrained`.
+
+        network = stpn.load("runs/art/stpnr/seed0")
+
+    A run in an environment "module:Name" imports that module: repeat the name as `env`.
+    """
+    with opened(run, env=env) as trainer:
+        return _with_config(trainer)
+
+
+def _with_config(trainer: Trainer) -> nn.Module:
+    network: Any = trainer.model.eval()
+    network.config = trainer.config
+    return network
 
 
 class TooLarge(ConfigError):
@@ -273,8 +298,10 @@ def _chosen(metric: str, of: int) -> str:
 
 def command(config: RunConfig) -> str:
     """The `stpn train` that makes this run: what is not a default is a flag."""
-    default = experiments.default_config(config.task, config.model).to_dict()
-    words = ["stpn", "train", config.task, "--model", config.model, "--seed", str(config.seed)]
+    env = {"env": config.env} if hasattr(config, "env") else {}
+    default = experiments.default_config(config.task, config.model, **env).to_dict()
+    task = ["--env", config.env] if hasattr(config, "env") else [config.task]
+    words = ["stpn", "train", *task, "--model", config.model, "--seed", str(config.seed)]
     for name, value in config.to_dict().items():
         if name in ("task", "model", "seed") or value == default[name]:
             continue

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+import warnings
 from typing import Any
 
 import pytest
@@ -9,9 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from stpn.energy import DeviceProfile, EnergyMeter
+from stpn.energy.readings import STREAM, Sum
 from stpn.nn import registry
 from stpn.nn.recurrent import LSTM
 from stpn.nn.stpn import STPNr
+
+# The networks here have a layer that no meter knows; whether it says so has a test of its own.
+pytestmark = pytest.mark.filterwarnings("ignore:power without what was not measured")
 
 BATCH, STEPS, INPUTS, HIDDEN = 3, 5, 4, 6
 
@@ -246,16 +252,76 @@ def test_only_and_skip(options: dict[str, Any], names: list[str]) -> None:
 def test_what_it_does_not_know_is_listed() -> None:
     model = Network()
     model.scale = nn.Parameter(torch.ones(1))
-    model.attention = nn.MultiheadAttention(4, 2)
+    model.mixed = nn.Bilinear(4, 2, 3)
     meter = EnergyMeter(model)
-    assert meter.unknown == {
-        "Network": "Network",
-        "norm": "LayerNorm",
-        "attention": "MultiheadAttention",
-    }
+    assert meter.unknown == {"Network": "Network", "norm": "LayerNorm", "mixed": "Bilinear"}
     assert "norm (LayerNorm)" in str(meter)
     with pytest.raises(ValueError, match="none in LayerNorm; unknown: LayerNorm"):
         EnergyMeter(nn.LayerNorm(3))
+
+
+def test_a_partial_sum_says_so_once() -> None:
+    model = Network()
+    with EnergyMeter(model) as meter:
+        model(inputs())
+    assert meter.unmeasured == {"norm": "LayerNorm", "unused": "Linear, not called"}
+    with pytest.warns(
+        UserWarning, match=r"norm \(LayerNorm\), unused \(Linear, not called\)"
+    ) as said:
+        power = meter.power
+    assert len(said) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert meter.power == power
+        with EnergyMeter(model, skip=[nn.LayerNorm, "unused"]) as whole:
+            model(inputs())
+        assert not whole.unmeasured
+        assert whole.power > 0
+
+
+def test_the_table_of_nothing() -> None:
+    device = DeviceProfile(volts=1, siemens=1)
+    for meter in (EnergyMeter(Network()), EnergyMeter(Network(), device=device)):
+        assert str(meter).count("not called") == 5
+        (total,) = (line for line in str(meter).splitlines() if line.startswith("total"))
+        assert total.split()[2:] == ["not", "measured"]
+
+
+def test_a_device_is_a_profile() -> None:
+    with pytest.raises(TypeError, match=r"device: expected a stpn.DeviceProfile.*got 'cpu'"):
+        EnergyMeter(Network(), device="cpu")
+
+
+def test_an_endless_stream_needs_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stpn.energy.readings.STREAM", 4)
+    core = STPNr(INPUTS, HIDDEN)
+    x = torch.randn(10, BATCH, INPUTS)
+    meter, state = EnergyMeter(core), core.initial_state(BATCH)
+    with EnergyMeter(core) as whole:
+        core(x)
+    expected = whole.per_step["STPNr"]
+    with meter, torch.no_grad():
+        for t in range(10):
+            core.step(x[t], state, inplace=True)
+    (kept,) = meter._sums.values()
+    assert len(kept._steps) == len(kept._step_batches) == 4
+    assert meter.power == pytest.approx(whole.power)
+    with pytest.warns(UserWarning, match="up to step 4"):
+        torch.testing.assert_close(meter.per_step["STPNr"], expected[:4])
+
+
+def test_memory_of_a_stream_is_bounded() -> None:
+    total, power = Sum(), torch.ones(2, 1)
+    tracemalloc.start()
+    for _ in range(STREAM):
+        total.add(power, None)
+    before, _ = tracemalloc.get_traced_memory()
+    for _ in range(2_000):
+        total.add(power, None)
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert after - before < 2_000
+    assert total.mean() == 1
 
 
 def test_the_table() -> None:
@@ -275,7 +341,6 @@ def test_the_table() -> None:
     assert "left out: readout (Linear)" in lines
     assert "not counted: inputs 2 of core" in lines
     assert "device" not in str(meter)
-    str(EnergyMeter(model))  # before anything ran
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Callable
@@ -41,6 +42,50 @@ def test_linear(shape: tuple[int, ...]) -> None:
     assert meter.power == pytest.approx(np.mean(powers))
     expected = np.reshape(powers, shape[:-1]).mean(0) if len(shape) == 3 else [np.mean(powers)]
     np.testing.assert_allclose(meter.per_step["Linear"], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(), (BATCH,), (BATCH, STEPS), (2, 3, 4)])
+def test_an_embedding_reads_one_row(shape: tuple[int, ...]) -> None:
+    layer, index = nn.Embedding(7, 6, padding_idx=0), torch.randint(7, shape)
+    with EnergyMeter(layer, ignore_inputs=[3]) as meter:
+        layer(index)
+    w = layer.weight.detach().double().numpy()
+    powers = []
+    for symbol in index.reshape(-1).tolist():
+        one_hot = np.eye(7)[symbol] * (symbol != 3)
+        powers.append(cost(one_hot, w.T))
+    assert meter.power == pytest.approx(np.mean(powers))
+    expected = np.reshape(powers, shape).mean(0) if len(shape) == 2 else [np.mean(powers)]
+    np.testing.assert_allclose(meter.per_step["Embedding"], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "size"),
+    [
+        (nn.ConvTranspose1d(4, 6, 3, stride=2, padding=2, groups=2), (BATCH, 4, 5), None),
+        (nn.ConvTranspose1d(4, 6, 3, stride=2, dilation=2), (4, 5), [14]),
+        (nn.ConvTranspose2d(2, 3, (3, 2), stride=2, output_padding=1), (BATCH, 2, 3, 4), None),
+        (nn.ConvTranspose3d(2, 3, 2, padding=1), (BATCH, 2, 3, 4, 3), None),
+        (nn.Conv3d(2, 3, 2, stride=2, padding=1), (BATCH, 2, 4, 3, 5), None),
+    ],
+    ids=str,
+)
+def test_other_convolutions_are_linear_maps(
+    layer: nn.Module, shape: tuple[int, ...], size: list[int] | None
+) -> None:
+    """The matrix of the layer as a whole, row by row, and its synapses one by one."""
+    x = torch.randn(shape)
+    more = () if size is None else (size,)
+    with EnergyMeter(layer) as meter:
+        layer(x, *more)
+    bare = copy.deepcopy(layer)
+    bare.register_parameter("bias", None)
+    sample = shape[-(layer.weight.dim() - 1) :]
+    ones = torch.eye(math.prod(sample)).reshape(-1, *sample)
+    with torch.no_grad():
+        matrix = bare(ones, *more).flatten(1).t().double().numpy()  # (outputs, inputs)
+    powers = [cost(u, matrix) for u in x.reshape(-1, math.prod(sample)).double().numpy()]
+    assert meter.power == pytest.approx(np.mean(powers))
 
 
 @pytest.mark.parametrize(

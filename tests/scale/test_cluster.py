@@ -52,7 +52,7 @@ def test_without_ray_the_extra_is_named(tmp_path, arguments):
         check=False,
     )
     assert done.returncode == 1, done.stderr
-    assert "pip install 'stpn-torch[ray]'" in done.stderr
+    assert "pip install '.[ray]'" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "runs").exists()
 

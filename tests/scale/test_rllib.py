@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import pickle
 
@@ -18,6 +19,7 @@ from stpn.errors import CheckpointError, ConfigError
 from stpn.scale.rllib import IN_CHECKPOINT, agent_from, agent_into
 from stpn.scale.rllib_algorithms import algorithm_config
 from stpn.training import session
+from stpn.training.rl_config import AgentConfig
 from stpn.training.trainer import Trainer
 
 
@@ -146,8 +148,15 @@ def test_what_is_no_checkpoint_is_named(tmp_path):
 @pytest.mark.slow
 def test_a_few_iterations_on_cartpole_improve(ray, tmp_path):
     config = experiments.default_config(
-        "gym", "stpnr", rllib=True, hidden_size=16, threads=1, steps=12000, eval_every=3000
-    )
+        "gym",
+        "stpnr",
+        env="CartPole-v1",
+        rllib=True,
+        hidden_size=16,
+        threads=1,
+        steps=12000,
+        eval_every=3000,
+    )  # fmt: skip
     outcome = session.start(config, tmp_path)
     rows = outcome.run.metrics()
     assert rows[-1]["train_reward"] > 1.3 * rows[0]["train_reward"]  # over all episodes between
@@ -239,6 +248,13 @@ def test_settings_of_rllib_without_it_are_refused(changes):
 def equal(a, b):
     theirs = b.state_dict()
     return all(torch.equal(value, theirs[name]) for name, value in a.state_dict().items())
+
+
+def test_a_task_that_has_no_environment_there_is_refused():
+    config = settings()
+    own = AgentConfig(**{f.name: getattr(config, f.name) for f in dataclasses.fields(AgentConfig)})
+    with pytest.raises(ConfigError, match="gym cannot be trained in RLlib"):
+        algorithm_config(own, hidden_size=8)
 
 
 def test_a_checkpoint_of_unknown_origin_is_not_unpickled(tmp_path):

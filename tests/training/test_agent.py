@@ -24,6 +24,8 @@ SPACES = {
     "matrix": spaces.Box(-1, 1, (2, 3), np.float32),
     "symbol": spaces.Discrete(4, start=2),
     "frames": spaces.Box(0, 255, (1, 36, 40), np.uint8),
+    "images": spaces.Box(0, 255, (36, 40, 3), np.uint8),
+    "memory": spaces.Box(0, 255, (128,), np.uint8),
 }
 
 
@@ -84,3 +86,22 @@ def test_frames_are_the_plain_convolutions() -> None:
             strict=True,
         ):
             torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-3)
+
+
+def test_images_with_channels_last_are_convolved_like_those_with_channels_first() -> None:
+    last = encoder_for(spaces.Box(0, 255, (64, 48, 3), np.uint8))
+    first = encoder_for(spaces.Box(0, 255, (3, 64, 48), np.uint8))
+    assert isinstance(last, Frames)
+    last.load_state_dict(first.state_dict())
+    image = torch.randint(256, (2, 3, 64, 48), dtype=torch.uint8)
+    torch.testing.assert_close(last(image.permute(0, 2, 3, 1)), first(image))
+
+
+@pytest.mark.parametrize("shape", [(128,), (10, 10, 3), (3, 20, 20), (50, 50)])
+def test_other_bytes_are_scaled(shape: tuple[int, ...]) -> None:
+    encoder = encoder_for(spaces.Box(0, 255, shape, np.uint8))
+    seen = encoder(torch.full((2, *shape), 255, dtype=torch.uint8))
+    assert seen.shape == (2, encoder.output_size)
+    assert (seen == 1).all()
+    few = encoder_for(spaces.Box(0, 3, shape, np.uint8))
+    assert (few(torch.full((2, *shape), 3, dtype=torch.uint8)) == 1).all()

@@ -22,6 +22,7 @@ from stpn.training.agent import Agent, encoder_for
 from stpn.training.policies import Categorical
 from stpn.training.ppo import PPO, standardized
 from stpn.training.reinforcement import ReinforcementTrainer
+from stpn.training.returns import RewardScale
 from stpn.training.running import RunningStatistics
 
 TINY: dict[str, Any] = {
@@ -207,8 +208,80 @@ def test_frames_show_what_differs_from_their_mean() -> None:
         ({"lr_final": -1.0}, "lr_final must be >= 0"),
         ({"clip_final": 0.0}, "clip_final must be > 0"),
         ({"longest_memory": 1.0}, "longest_memory must be > 1"),
+        ({"average": 1.0}, "average must be >= 0 and < 1"),
+        ({"rllib": True, "orthogonal": True}, "orthogonal is not a setting of RLlib"),
     ],
 )
 def test_impossible_options_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         experiments.default_config("gym", **settings)
+
+
+def test_the_average_of_the_weights_is_what_is_measured_and_saved() -> None:
+    built = trainer(average=0.6)
+    assert built.model is not built.learner
+    expected = {name: p.detach().clone() for name, p in built.learner.named_parameters()}
+    for update in range(1, 4):
+        built.advance()
+        decay = min(0.6, update / (10 + update))
+        for name, p in built.learner.named_parameters():
+            expected[name] = decay * expected[name] + (1 - decay) * p.detach()
+    for name, p in built.model.named_parameters():
+        torch.testing.assert_close(p, expected[name])
+    saved = built.state_dict()
+    torch.testing.assert_close(saved["model"]["core.weight_l0"], expected["core.weight_l0"])
+    assert torch.equal(saved["learner"]["core.weight_l0"], built.learner.core.weight_l0)
+
+
+def test_without_an_average_the_learner_is_the_network() -> None:
+    built = trainer()
+    assert built.model is built.learner
+    assert "learner" not in built.state_dict()
+
+
+def test_the_run_ends_at_its_target(tmp_path: Path) -> None:
+    built = trainer(target=1.0)  # every pole stands for a step
+    row = None
+    while built.done < built.total:
+        row = built.advance()
+    assert (built.done, built.updates) == (120, 2)
+    assert row is not None
+    checkpoint.write(tmp_path / "saved", built.state_dict())
+    again = trainer(target=1.0)
+    again.load_state_dict(checkpoint.read(tmp_path / "saved"))
+    assert again.done == again.total == 120
+
+
+def test_rewards_in_deviations_of_returns() -> None:
+    rng = np.random.default_rng(0)
+    rewards = rng.normal(size=(3, 40)).astype(np.float32) * 7 + 2
+    ended = rng.random((3, 40)) < 0.1
+    returns = np.zeros((3, 40))
+    for b in range(3):
+        following = 0.0
+        for t in range(40):
+            following = rewards[b, t] + 0.9 * following
+            returns[b, t] = following
+            following *= not ended[b, t]
+    scale = RewardScale(3, 0.9)
+    first, second = rewards[:, :15].copy(), rewards[:, 15:].copy()
+    scale.apply(first, ended[:, :15])
+    np.testing.assert_allclose(first, rewards[:, :15] / returns[:, :15].std(), rtol=1e-5)
+    again = RewardScale(3, 0.9)
+    again.load_state_dict(scale.state_dict())
+    again.apply(second, ended[:, 15:])
+    np.testing.assert_allclose(second, rewards[:, 15:] / returns.std(), rtol=1e-5)
+
+
+def test_scaled_rewards_are_learnt_from_but_not_reported(tmp_path: Path) -> None:
+    built = trainer(normalize_rewards=True)
+    built.advance()
+    row = built.advance()
+    assert row is not None
+    assert row["train_reward"] >= 8  # steps, not deviations
+    saved = built.state_dict()["reward_scale"]
+    assert saved["count"] == 120
+    checkpoint.write(tmp_path / "saved", built.state_dict())
+    again = trainer(normalize_rewards=True)
+    again.load_state_dict(checkpoint.read(tmp_path / "saved"))
+    assert again.state_dict()["reward_scale"]["variance"] == saved["variance"]

@@ -13,14 +13,15 @@ import torch
 pytest.importorskip("gymnasium")
 
 import gymnasium as gym
-from toy_environments import Broken, Recorder
+from toy_environments import Broken, Endless, Recorder
 
 from stpn import experiments
 from stpn._extras import MissingExtra
 from stpn.errors import ConfigError, StpnError
 from stpn.nn import registry
 from stpn.runs import Run
-from stpn.training import checkpoint, session
+from stpn.training import checkpoint, evaluation, session
+from stpn.training.loop import Reporter, Stop
 from stpn.training.policies import UnsupportedSpace
 from stpn.training.reinforcement import MazeTrainer, ReinforcementTrainer, stretches
 from stpn.training.trainer import Row
@@ -33,6 +34,7 @@ def register(name: str, make: Any) -> None:
 
 register("stpn-test/Recorder-v0", lambda: Recorder(0))
 register("stpn-test/Broken-v0", lambda: Broken("raise", after=1000))
+register("stpn-test/Endless-v0", Endless)
 register("stpn-test/NaN-v0", lambda: Broken("nan observation", after=1000))
 
 
@@ -200,6 +202,42 @@ def test_the_end_is_the_end_even_if_a_rollout_reaches_beyond() -> None:
     rows = work(built)
     assert (built.updates, built.steps, built.done) == (2, 120, 70)
     assert rows[-1]["step"] == 70
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_run_cannot_be_shorter_than_what_it_has_done(tmp_path: Path, finished: bool) -> None:
+    config = experiments.default_config("gym", env="stpn-test/Recorder-v0", **TINY_GYM)
+    stop = Stop()
+    reporter = StopAfterRows(stop, 9 if finished else 1)
+    outcome = session.start(config, tmp_path, stop=stop, reporter=reporter)
+    assert outcome.finished is finished
+    before = {path: path.read_bytes() for path in outcome.run.path.glob("*.*")}
+    with pytest.raises(ConfigError, match="gone further than 60 steps, nothing was changed"):
+        session.resume(outcome.run.path, total=60)  # one rollout; at least two were done
+    assert {path: path.read_bytes() for path in outcome.run.path.glob("*.*")} == before
+    assert session.resume(outcome.run.path, total=330).finished
+
+
+class StopAfterRows(Reporter):
+    def __init__(self, stop: Stop, rows: int) -> None:
+        self.stop, self.left = stop, rows
+
+    def measured(self, row: Row) -> None:
+        self.left -= 1
+        if not self.left:
+            self.stop.request()
+
+
+def test_episodes_without_an_end_are_cut(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(evaluation, "LONGEST_EPISODE", 50)
+    built = trainer("gym", env="stpn-test/Endless-v0", **TINY_GYM | {"final_episodes": 3})
+    figures = built.evaluate()
+    assert figures.proficiency == 50.0
+    assert figures.extras["episodes_cut"] == 3
+    assert figures.extras["episode_length"] == 50
+    assert "3 of 3 measured episodes did not end within 50 steps" in caplog.text
 
 
 def test_stretches() -> None:

@@ -32,16 +32,16 @@ class StopAt(Reporter):
         self.stop, self.left = stop, updates
 
     def started(self, run, trainer):
-        original = trainer.advance
+        original = trainer.update
 
-        def advance():
-            row = original()
+        def update():
+            due = original()
             self.left -= 1
             if self.left == 0:
                 self.stop.request()
-            return row
+            return due
 
-        trainer.advance = advance
+        trainer.update = update
 
 
 def stop_after(updates):
@@ -111,7 +111,8 @@ def test_stopped_after_every_update_it_ends_bit_identical(tmp_path, optimizer):
         assert outcome.run.status == "stopped"
         assert checkpoint.read(outcome.run.checkpoint)["trainer"]["done"] == done
         outcome = session.resume(outcome.run.path, **stop_after(1))
-    assert outcome.finished
+    assert not outcome.finished  # the last row and the final figures are left to do
+    assert session.resume(outcome.run.path).finished
     assert_same_run(whole, outcome.run)
 
 
@@ -203,10 +204,22 @@ def test_a_run_can_be_lengthened(tmp_path, whole):
     session.resume(short.path, total=10)
     assert_same_run(whole, short)
     assert short.config["iterations"] == 10
-    with pytest.raises(ConfigError, match="has already done 10 iterations, more than 3"):
+    with pytest.raises(ConfigError, match="gone further than 3 iterations"):
         session.resume(short.path, total=3)
     assert short.config["iterations"] == 10
     assert short.summary.done == 10
+
+
+def test_a_trained_run_without_its_checkpoint_is_not_trained_anew(tmp_path, whole):
+    whole.checkpoint.unlink()
+    before = {path: path.read_bytes() for path in whole.path.glob("*.json*")}
+    with pytest.raises(CheckpointError, match="its checkpoint is missing"):
+        session.resume(whole.path, total=20)
+    assert {path: path.read_bytes() for path in whole.path.glob("*.json*")} == before
+    begun = session.start(config(), tmp_path / "begun", **stop_after(5)).run
+    begun.checkpoint.unlink()
+    with pytest.raises(CheckpointError, match="remove the directory"):
+        session.resume(begun.path)
 
 
 def test_ensure_starts_resumes_lengthens_and_skips(tmp_path, whole):
@@ -251,6 +264,19 @@ class TestSignals:
         assert not outcome.finished
         assert outcome.run.status == "stopped"
         assert checkpoint.read(outcome.run.checkpoint)["trainer"]["done"] == 10
+
+    def test_a_signal_while_measuring_breaks_it_off_and_loses_nothing(self, tmp_path, whole):
+        stop = Stop()
+        hit = config(signal_in_measurement=4)
+        outcome = session.start(hit, tmp_path, stop=stop)
+        assert not outcome.finished
+        assert stop.signal == signal.SIGTERM
+        assert [row["step"] for row in outcome.run.metrics()] == [2]
+        outcome.run.rewrite_config(config().to_dict())
+        saved = checkpoint.read(outcome.run.checkpoint)
+        checkpoint.write(outcome.run.checkpoint, {**saved, "config": config().to_dict()})
+        assert session.resume(outcome.run.path).finished
+        assert_same_run(whole, outcome.run)
 
     def test_handlers_are_put_back(self, tmp_path):
         before = signal.getsignal(signal.SIGINT)

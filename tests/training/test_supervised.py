@@ -216,8 +216,8 @@ def test_a_stop_in_the_middle_of_an_epoch_changes_nothing(tmp_path, model):
 
     class StopAtOnce(Reporter):
         def started(self, run, trainer):
-            advance = trainer.advance
-            trainer.advance = lambda: (stop.request(), advance())[1]
+            update = trainer.update
+            trainer.update = lambda: (stop.request(), update())[1]
 
     cut = session.start(config, tmp_path / "cut", stop=stop, reporter=StopAtOnce()).run
     for _ in range(4):

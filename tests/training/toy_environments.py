@@ -106,3 +106,10 @@ class Broken(gym.Env):
             else:
                 observation[1] = np.nan
         return observation, reward, False, False, {}
+
+
+class Endless(Recall):
+    """Goes on for ever, with a reward of 1 at each step."""
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+        return self._observe(), 1.0, False, False, {}

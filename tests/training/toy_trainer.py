@@ -26,6 +26,7 @@ class ToyConfig(RunConfig):
     signal_at: int | None = None  # this update is hit by SIGINT
     signals: int = 1
     signal_in_evaluation: bool = False
+    signal_in_measurement: int | None = None  # the row of this update is hit by SIGTERM
 
     total_field: typing.ClassVar[str] = "iterations"
 
@@ -44,7 +45,7 @@ class ToyTrainer(Trainer):
         self.loss = 0.0
         self.closed = False
 
-    def advance(self) -> Row | None:
+    def update(self) -> bool:
         update = self.done + 1
         if update == self.config.crash_at:
             raise RuntimeError("the environment went away")
@@ -63,8 +64,11 @@ class ToyTrainer(Trainer):
             with torch.no_grad():
                 self.model[1].weight[0, 0] = float("nan")
         self.done = self.samples = update
-        if self.done % self.config.every and self.done < self.total:
-            return None
+        return self.done % self.config.every == 0 or self.done >= self.total
+
+    def measure(self) -> Row:
+        if self.config.signal_in_measurement == self.done:
+            os.kill(os.getpid(), signal.SIGTERM)
         return {"step": self.done, "proficiency": -self.loss, "power": 1.0, "loss": self.loss}
 
     def evaluate(self) -> Evaluation:
@@ -77,12 +81,14 @@ class ToyTrainer(Trainer):
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "done": self.done,
+            "loss": self.loss,
         }
 
     def load_state_dict(self, state: State) -> None:
         checkpoint.load_module(self.model, state["model"])
         checkpoint.load_optimizer(self.optimizer, state["optimizer"])
         self.done = self.samples = state["done"]
+        self.loss = state["loss"]
 
     def close(self) -> None:
         self.closed = True

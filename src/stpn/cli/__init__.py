@@ -10,8 +10,12 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 
 from stpn import __version__
 from stpn._extras import MissingExtra
@@ -39,12 +43,15 @@ COMMANDS = {
 }
 
 FAILED, MISUSED = 1, 2
+INTERRUPTED = 128 + signal.SIGINT
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of the console script; returns the exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:2], "--help"]  # `stpn help train`
+    if not arguments or arguments[0] in ("-h", "--help"):
         print(_overview())
         return 0
     name, *rest = arguments
@@ -56,9 +63,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hint = f" Did you mean {close[0]!r}?" if close else ""
         print(f"stpn: unknown command {name!r}.{hint} `stpn --help` lists them.", file=sys.stderr)
         return MISUSED
-    module = importlib.import_module(COMMANDS[name][0])
     try:
-        return int(module.run(rest))
+        with _ctrl_c_while_importing():
+            module = importlib.import_module(COMMANDS[name][0])
+            from stpn.cli import _optional
+
+            with _optional.registry:
+                return int(module.run(rest))
+    except KeyboardInterrupt:
+        print(f"stpn {name}: interrupted", file=sys.stderr)
+        return INTERRUPTED
     except (StpnError, MissingExtra) as error:
         print(f"stpn {name}: {error}", file=sys.stderr)
         return MISUSED if isinstance(error, ConfigError) else FAILED
@@ -66,6 +80,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # the reader of a pipe went away (`stpn list | head`): not an error worth a word
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
+
+
+@contextmanager
+def _ctrl_c_while_importing() -> Iterator[None]:
+    """While inside, Ctrl-C in the middle of an import ends the process at once.
+
+    Large libraries turn a KeyboardInterrupt there into errors of their own, or swallow it. Nothing
+    has been begun yet that could be left half done. Elsewhere it is a KeyboardInterrupt as always.
+    """
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        while frame is not None:
+            if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+                os.write(2, b"stpn: interrupted\n")
+                os._exit(INTERRUPTED)
+            frame = frame.f_back
+        raise KeyboardInterrupt
+
+    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not usual or threading.current_thread() is not threading.main_thread():
+        yield  # ignored, as by nohup, or somebody else's
+        return
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _overview() -> str:
@@ -80,5 +121,6 @@ def _overview() -> str:
             *lines,
             "",
             "To begin: stpn train art",
+            "Reinforcement learning: stpn train maze, stpn train --env CartPole-v1",
         ]
     )

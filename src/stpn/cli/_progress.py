@@ -15,7 +15,7 @@ from stpn._json import json_safe
 from stpn.cli._format import duration
 from stpn.runs import Run
 from stpn.summary import Row
-from stpn.training.loop import Reporter
+from stpn.training.loop import Reporter, Stop
 from stpn.training.trainer import Trainer
 
 LINE_SECONDS = 2.0
@@ -44,18 +44,25 @@ class _WithFacts(Progress):
     """A bar and below it a line of text: both fit a terminal of 80 columns."""
 
     facts = ""
+    stop_request: Stop | None = None
 
     def get_renderables(self) -> Iterable[RenderableType]:
+        """Drawn by a thread of its own: it says that a stop was noticed, however long an update
+        takes."""
         yield self.make_tasks_table(self.tasks)
-        if self.facts:
-            yield Text(self.facts, no_wrap=True, overflow="ellipsis")
+        facts = self.facts
+        if self.stop_request is not None and self.stop_request.requested:
+            facts = "stopping after this update (Ctrl-C again to stop at once)"
+        if facts:
+            yield Text(facts, no_wrap=True, overflow="ellipsis")
 
 
 class Bar(Reporter):
     """Live: a bar with unit and time left; below it loss, proficiency, power, rate."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, stop: Stop | None = None) -> None:
         self._console = console
+        self._stop = stop
         self._row: Row = {}
 
     def started(self, run: Run, trainer: Trainer) -> None:
@@ -68,7 +75,8 @@ class Bar(Reporter):
             expand=True,
             refresh_per_second=5,
         )
-        self._task = self._bar.add_task(_name(trainer), total=trainer.total, place="")
+        self._bar.stop_request = self._stop
+        self._task = self._bar.add_task(trainer.config.title, total=trainer.total, place="")
         self._bar.start()
 
     def progressed(self, trainer: Trainer) -> None:
@@ -83,11 +91,22 @@ class Bar(Reporter):
         left = duration(self._pace.seconds_left(trainer))
         self._bar.update(self._task, completed=trainer.progress, place=f"{place} · {left} left")
 
+    def measuring(self, trainer: Trainer) -> None:
+        self._show_measuring(trainer, "measuring")
+
     def measured(self, row: Row) -> None:
         self._row = row
 
     def evaluating(self, trainer: Trainer) -> None:
-        self._bar.update(self._task, completed=trainer.total, place="measuring the final figures")
+        self._show_measuring(trainer, "measuring the final figures")
+
+    def _show_measuring(self, trainer: Trainer, what: str) -> None:
+        def show(share: float = 0.0) -> None:
+            place = f"{what} {share:.0%}" if share else what
+            self._bar.update(self._task, completed=trainer.progress, place=place)
+
+        trainer.on_measuring = show  # type: ignore[method-assign]
+        show()
 
     def ended(self) -> None:
         self._bar.stop()
@@ -103,7 +122,7 @@ class Lines(Reporter):
     def started(self, run: Run, trainer: Trainer) -> None:
         self._trainer, self._pace = trainer, _Pace(trainer)
         verb = f"resumes at {trainer.config.unit} {trainer.done}" if trainer.done else "starts"
-        self._print(f"{_name(trainer)} {verb} in {run.path}")
+        self._print(f"{trainer.config.title} {verb} in {run.path}")
 
     def measured(self, row: Row) -> None:
         trainer, now = self._trainer, time.monotonic()
@@ -118,6 +137,9 @@ class Lines(Reporter):
             f"{duration(self._pace.seconds_left(trainer))} left",
         ]
         self._print("  ".join(facts))
+
+    def evaluating(self, trainer: Trainer) -> None:
+        self._print("measuring the final figures")
 
     def _print(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -150,11 +172,6 @@ class JsonLines(Reporter):
 def emit(event: str, **content: Any) -> None:
     """One line of machine-readable output."""
     print(json.dumps({"event": event, **json_safe(content)}, allow_nan=False), flush=True)
-
-
-def _name(trainer: Trainer) -> str:
-    config = trainer.config
-    return f"{config.task} {config.model} seed {config.seed}"
 
 
 def _position(trainer: Trainer) -> dict[str, float]:

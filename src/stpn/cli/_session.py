@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from stpn.config import from_dict
 from stpn.errors import ConfigError, StpnError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def conduct(work: Callable[[Reporter, Stop], Outcome], output: Output) -> int:
 
     stop = Stop()
     try:
-        outcome = work(_reporter(output), stop)
+        outcome = work(_reporter(output, stop), stop)
     except StpnError as error:
         if not output.json:
             raise
@@ -68,11 +69,12 @@ def conclude(outcome: Outcome, output: Output, *, signal_number: int | None = No
     if output.json:
         emit("finished", run=str(outcome.run.path), summary=outcome.summary.to_dict())
     else:
-        print_summary(outcome.summary, outcome.run.path)
+        title = from_dict(outcome.run.config).title
+        print_summary(outcome.summary, outcome.run.path, title)
     return 0
 
 
-def _reporter(output: Output) -> Reporter:
+def _reporter(output: Output, stop: Stop) -> Reporter:
     from stpn.cli._progress import Bar, JsonLines, Lines
     from stpn.training import tensorboard
     from stpn.training.loop import Several
@@ -82,7 +84,7 @@ def _reporter(output: Output) -> Reporter:
     if output.json:
         reporters.append(JsonLines())
     elif not output.quiet:
-        reporters.append(Bar(console) if console.is_terminal else Lines(console))
+        reporters.append(Bar(console, stop) if console.is_terminal else Lines(console))
     if output.tensorboard and tensorboard.available():
         reporters.append(tensorboard.TensorBoard())
     return Several(*reporters)

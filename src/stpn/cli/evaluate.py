@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
+from rich.console import Console
+from rich.progress import Progress
 
+from stpn.errors import ConfigError
 from stpn.summary import RunSummary
+
+if TYPE_CHECKING:
+    from stpn.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -19,6 +27,13 @@ class Evaluate:
 
     run: Annotated[Path, tyro.conf.Positional]
     """Directory of the run, which is left as it was, or the name of a network (`stpn list`)."""
+    seed: int | None = None
+    """Measure with data, episodes and actions of this seed. None: those of the run's final
+    figures."""
+    episodes: int | None = None
+    """Episodes that an agent plays. None: as many as for the final figures."""
+    env: str | None = None
+    """Of a run in an environment module:Name the same name again: the module is imported."""
     json: bool = False
     """Print JSON."""
 
@@ -29,32 +44,63 @@ def run(arguments: list[str]) -> int:
     from stpn.zoo import is_shipped, pretrained
 
     shipped = is_shipped(options.run)
-    summary = _shipped(str(options.run)) if shipped else _trained(options.run)
+    summary, title = _measure(options, shipped)
     if options.json:
         print(json.dumps(summary.to_dict(), allow_nan=False))
     elif shipped:
-        print_figures(summary)
+        print_figures(summary, title)
         print(pretrained.card(str(options.run)))
     else:
-        print_summary(summary, options.run)
+        print_summary(summary, options.run, title)
     return 0
 
 
-def _trained(path: Path) -> RunSummary:
+def _measure(options: Evaluate, shipped: bool) -> tuple[RunSummary, str]:
+    """The summary of this measurement, and which run it is of."""
+    from stpn.config import from_dict
     from stpn.runs import Run
     from stpn.training import session
+    from stpn.zoo import opened, pretrained, settings_of
 
-    with session.restored(path) as trainer:
-        rows = Run.open(path).metrics()
-        seconds = rows[-1].get("seconds") if rows else 0.0
-        return session.summarise(trainer, trainer.evaluate(), seconds=seconds)
+    saved = settings_of(options.run)
+    with opened(options.run, env=options.env, **_changes(options, saved)) as trainer:
+        with _shown(trainer, quiet=options.json):
+            figures = trainer.evaluate()
+        rows = [] if shipped else Run.open(options.run).metrics()
+        seconds = rows[-1].get("seconds") if rows else None
+        summary = session.summarise(trainer, figures, seconds=seconds)
+        title = trainer.config.title
+    if shipped:
+        done = pretrained.card(str(options.run)).done
+        summary = dataclasses.replace(summary, done=done, finished=True)
+    if options.seed is not None:
+        extras = {**summary.extras, "measured_with_seed": options.seed}
+        summary = dataclasses.replace(summary, seed=saved["seed"], extras=extras)
+        title = f"{from_dict(saved).title}, measured with seed {options.seed}"
+    return summary, title
 
 
-def _shipped(name: str) -> RunSummary:
-    from stpn.training import session
-    from stpn.zoo import pretrained
+def _changes(options: Evaluate, saved: dict[str, Any]) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    if options.seed is not None:
+        changes["seed"] = options.seed
+    if options.episodes is not None:
+        if "final_episodes" not in saved:
+            raise ConfigError(f"{saved['task']} has no episodes: leave out --episodes")
+        changes["final_episodes"] = options.episodes
+    return changes
 
-    trainer, figures = pretrained.measure(name)
-    card = pretrained.card(name)
-    summary = session.summarise(trainer, figures, seconds=None)
-    return dataclasses.replace(summary, done=card.done, finished=True)
+
+@contextmanager
+def _shown(trainer: Trainer, *, quiet: bool) -> Iterator[None]:
+    """A bar while the trainer measures, where there is somebody to see it."""
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield
+        return
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("measuring", total=1.0)
+        trainer.on_measuring = lambda share: bar.update(  # type: ignore[method-assign]
+            task, completed=share
+        )
+        yield

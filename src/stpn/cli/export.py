@@ -106,11 +106,17 @@ def _ship(
     directory = options.networks
     if directory is None:
         return [], []
-    from stpn import zoo
+    from stpn import experiments, zoo
 
     models = {path.parent for path in runs}
     results = [result for model in sorted(models) for result in load_results(model, problems)]
-    names, large = [], []
+    names: list[str] = []
+    # a network of another environment has no name on the shelf
+    large = [
+        f"{result.path}, which is of no task of the paper; `stpn.load` reads the run itself"
+        for result in results
+        if not experiments.get(result.task).models
+    ]
     for chosen, of in zoo.best(results):
         name = f"{chosen.task}-{chosen.model}"
         try:

@@ -19,22 +19,31 @@ class Resume:
     """Directory of the run."""
     total: int | None = None
     """New length (epochs, iterations or steps); also lengthens a finished run."""
+    env: str | None = None
+    """Of a run in an environment module:Name the same name again: the module is imported."""
     output: Annotated[Output, tyro.conf.arg(name="")] = field(default_factory=Output)
 
 
 def run(arguments: list[str]) -> int:
     options = tyro.cli(Resume, args=arguments, prog="stpn resume")
     from stpn.config import from_dict
+    from stpn.errors import ConfigError
     from stpn.runs import Run
     from stpn.training import session
+    from stpn.zoo import pretrained
 
+    if not options.run.exists() and str(options.run) in pretrained.names():
+        raise ConfigError(
+            f"{options.run} is a network of the package, not a run; `stpn show {options.run}` has "
+            "the command that trained it"
+        )
     found = Run.open(options.run)
     from_dict(found.config)
     if options.total is None and found.summary is not None and not options.output.json:
         print("this run is finished already; --total makes it longer")
     return conduct(
         lambda reporter, stop: session.resume(
-            options.run, total=options.total, reporter=reporter, stop=stop
+            options.run, total=options.total, env=options.env, reporter=reporter, stop=stop
         ),
         options.output,
     )

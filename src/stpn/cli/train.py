@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 from dataclasses import dataclass, field, make_dataclass
@@ -14,12 +15,16 @@ from stpn import experiments
 from stpn._extras import need
 from stpn.cli._follow import follow
 from stpn.cli._session import Output, conclude, conduct
-from stpn.config import RunConfig, from_dict
+from stpn.config import RunConfig, from_dict, trusted
 from stpn.errors import ConfigError
 from stpn.runs import Run
 
 DEFAULT_TASK = "art"
 ENVIRONMENT_TASK = "gym"  # `--env NAME` in place of a task of the paper
+LENGTHS = ("epochs", "iterations", "steps")
+REINFORCEMENT = """
+Reinforcement learning has settings of its own (--algo, --protocol, --rllib, ...):
+`stpn train maze --help`, or `stpn train --env NAME --help` for any Gymnasium environment."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,7 @@ def _train_in_parallel(config: RunConfig, place: Place, output: Output) -> int:
 def parse(arguments: list[str]) -> tuple[RunConfig, Place, Output]:
     """Two passes: task, model, protocol and config file decide the defaults of all others."""
     defaults = _defaults(arguments)
+    _refuse_foreign_flags(arguments, defaults)
     parts: list[tuple[str, Any, Any]] = [
         (name, Annotated[type(value), tyro.conf.arg(name="")], field(default=value))
         for name, value in (("settings", defaults), ("place", Place()), ("output", Output()))
@@ -80,24 +86,46 @@ def parse(arguments: list[str]) -> tuple[RunConfig, Place, Output]:
         args=arguments,
         prog="stpn train",
         description=f"Train a model. Settings and defaults of {defaults.task} with "
-        f"{defaults.model}; `stpn train TASK --model MODEL --help` shows those of another.",
+        f"{defaults.model}; `stpn train TASK --model MODEL --help` shows those of another."
+        + ("" if hasattr(defaults, "algo") else REINFORCEMENT),
     )
     if (task := parsed.settings.task) != defaults.task:
         raise ConfigError(f"the task comes first: stpn train {task} ...")
     return parsed.settings, parsed.place, parsed.output
 
 
+def _refuse_foreign_flags(arguments: list[str], config: RunConfig) -> None:
+    """What belongs to another task is answered with what to write instead."""
+    flags = {word.partition("=")[0] for word in arguments}
+    fields = {field.name for field in dataclasses.fields(config)}
+    for name in LENGTHS:
+        if f"--{name}" in flags and name not in fields:
+            raise ConfigError(
+                f"the length of {config.task} is --{config.total_field}, not --{name}"
+            )
+    if "--env" in flags and "env" not in fields:
+        raise ConfigError(
+            f"--env stands in place of a task: stpn train --env {_value(arguments, '--env')}"
+        )
+    if "--device" in flags:
+        raise ConfigError("training runs on the CPU: there is no --device")
+
+
 def _defaults(arguments: list[str]) -> RunConfig:
     file = _value(arguments, "--config")
     settings = {} if file is None else _read(Path(file))
     task = arguments[0] if arguments and not arguments[0].startswith("-") else None
-    model = _value(arguments, "--model")
+    model, env = _value(arguments, "--model"), _value(arguments, "--env")
     if task is None:
-        by_environment = _value(arguments, "--env") and ENVIRONMENT_TASK
-        task = settings.get("task") or by_environment or DEFAULT_TASK
+        task = settings.get("task") or (env and ENVIRONMENT_TASK) or DEFAULT_TASK
     if settings.get("task", task) != task:
         raise ConfigError(f"{file} configures {settings['task']}, not {task}")
-    if settings and model in (None, settings.get("model")):
+    if task == ENVIRONMENT_TASK:
+        if env is None and file is not None:
+            trusted(from_dict({**settings, "task": task}), None, file)
+        asks_for_help = {"-h", "--help"} & set(arguments)
+        settings["env"] = env or settings.get("env") or ("NAME" if asks_for_help else "")
+    if file is not None and model in (None, settings.get("model")):
         return from_dict({**settings, "task": task})
     # another model than the file's: the file's settings, but that model's own size
     settings.pop("hidden_size", None)

@@ -25,8 +25,11 @@ class Watch:
     """Longest part of the episode that is shown."""
     fps: float | None = None
     """Steps per second. None: the task's own speed."""
-    greedy: bool | None = None
-    """Take the most likely actions, not sampled ones. None: as the task measures."""
+    greedy: bool = False
+    """Take the most likely actions, or with --no-greedy sampled ones. Neither: as the task
+    measures."""
+    env: str | None = None
+    """Of a run in an environment module:Name the same name again: the module is imported."""
     json: bool = False
     """Print JSON."""
 
@@ -36,6 +39,7 @@ def run(arguments: list[str]) -> int:
     from stpn import watch
     from stpn.zoo import is_shipped
 
+    said = {"--greedy", "--no-greedy"} & set(arguments)
     beside = Path(f"{options.run}.gif") if is_shipped(options.run) else options.run / "episode.gif"
     watched = watch.record(
         options.run,
@@ -43,7 +47,8 @@ def run(arguments: list[str]) -> int:
         seed=options.seed,
         steps=options.steps,
         fps=options.fps,
-        greedy=options.greedy,
+        greedy=options.greedy if said else None,
+        env=options.env,
     )
     if options.json:
         print(json.dumps(dataclasses.asdict(watched)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -23,9 +24,12 @@ class EnergyMeter:
         meter.per_step         # {layer: (T,) mean over the batch}
         print(meter)           # a table: layer, kind, synapses, power, share
 
-    It knows all cores and cells of this package, `nn.Linear`, `nn.Conv1d`, `nn.Conv2d`, `nn.RNN`,
-    `nn.LSTM`, `nn.GRU` and their cells. Other modules with parameters are listed in `unknown`.
-    Outputs and gradients of the models are what they are without it.
+    It knows all cores and cells of this package, `nn.Linear`, `nn.Embedding`, PyTorch's
+    convolutions (transposed too), `nn.RNN`, `nn.LSTM`, `nn.GRU` and their cells, and the
+    projections of `nn.MultiheadAttention`, whose other products have no synapses. What it does not
+    know, such as a norm, or weights that a module multiplies by itself, and layers that were not
+    called are in `unmeasured`; `power` warns of them once. `only` and `skip` say what is meant to
+    be left out. Outputs and gradients of the models are what they are without it.
 
     - models: one or more modules, or a dictionary of them by name.
     - only, skip: what to watch and what not, by name ("core", "encoder.*") or type, or a list of
@@ -34,13 +38,15 @@ class EnergyMeter:
       is one recurrent layer (or one layer); else a dictionary of indices by the layer's name.
     - differentiable: keep the graph, so that `loss + beta * meter.power` can be trained on; `power`
       is a tensor then. Use one context, or `reset()`, per training step.
-    - batch_first: how to read (B, T, I) into `nn.Linear`; None: as the recurrent layers do.
+    - batch_first: how to read (B, T, I) into `nn.Linear`; None: as the recurrent layers and
+      attention do.
     - device: what a unit is in volts and siemens, for `watts`.
 
     A call with a sequence adds to the time steps 0 to T - 1; every other call (of a cell, of
-    `step`, of a layer on (B, I)) counts as one time step, after those before it. Entered again, a
-    meter goes on from where it was; `reset()` makes it forget. Compiled modules ignore hooks that
-    come later: measure the module that was compiled.
+    `step`, of a layer on (B, I)) counts as one time step, after those before it. `per_step` keeps
+    the first 65,536 of these; the mean has all, so a stream may be endless. Entered again, a meter
+    goes on from where it was; `reset()` makes it forget. Compiled modules ignore hooks that come
+    later: measure the module that was compiled.
     """
 
     def __init__(
@@ -53,6 +59,11 @@ class EnergyMeter:
         batch_first: bool | None = None,
         device: DeviceProfile | None = None,
     ) -> None:
+        if device is not None and not isinstance(device, DeviceProfile):
+            raise TypeError(
+                "device: expected a stpn.DeviceProfile(volts, siemens), which says what a unit is "
+                f"in hardware, got {device!r}"
+            )
         by_name = named(models)
         found = Found.inside(by_name, Choice(only, "only"), Choice(skip, "skip"))
         self.unknown = found.unknown
@@ -71,6 +82,7 @@ class EnergyMeter:
         self._batch_first = found.batch_first if batch_first is None else batch_first
         self._ignored = ignored_inputs(ignore_inputs, self._layers)
         self._hooks: ExitStack | None = None
+        self._warned = False
         self.reset()
 
     def reset(self) -> None:
@@ -101,13 +113,31 @@ class EnergyMeter:
     def power(self) -> Any:
         """Mean over time, batch and calls, summed over layers: a float, or a differentiable scalar.
 
-        Layers that were not called add nothing.
+        It is that of the layers that were measured: if there are others, it warns, once.
         """
         called = [total for total in self._sums.values() if total.called]
         if not called:
             raise RuntimeError("nothing was measured: no watched layer was called inside the meter")
+        if not self._warned and self.unmeasured:
+            self._warned = True
+            missing = ", ".join(f"{name} ({why})" for name, why in self.unmeasured.items())
+            warnings.warn(
+                f"power without what was not measured: {missing}; leave it out by `skip` or `only` "
+                "if that is meant",
+                stacklevel=2,
+            )
         power = torch.stack([total.mean() for total in called]).sum()
         return power if self.differentiable else power.item()
+
+    @property
+    def unmeasured(self) -> dict[str, str]:
+        """What has parameters and is not in `power`: name to type, and why if the type is known."""
+        called = {name for (name, _), total in self._sums.items() if total.called}
+        return self.unknown | {
+            layer.name: f"{type(layer.module).__name__}, not called"
+            for layer in self._layers
+            if layer.name not in called
+        }
 
     @property
     def watts(self) -> float:
@@ -143,14 +173,22 @@ class EnergyMeter:
         for (name, kind, synapses, measured), power in zip(rows, powers, strict=True):
             share = f"{power / total:.1%}" if total else "-"
             figures = (f"{power:.4g}", share) if measured.called else ("not called", "-")
-            lines.append((name, kind, f"{synapses:,}", *figures, self._in_watts(power)))
-        synapses = sum(count for _, _, count, _ in rows)
-        lines.append(("total", "", f"{synapses:,}", f"{total:.4g}", "", self._in_watts(total)))
+            watts = self._in_watts(power) if measured.called else ""
+            lines.append((name, kind, f"{synapses:,}", *figures, watts))
+        all_of_them = f"{sum(count for _, _, count, _ in rows):,}"
+        if any(measured.called for *_, measured in rows):
+            lines.append(("total", "", all_of_them, f"{total:.4g}", "", self._in_watts(total)))
+        else:
+            lines.append(("total", "", all_of_them, "not measured", "", ""))
         notes = [_table(lines if self.device else [line[:-1] for line in lines])]
         for title, kinds in (("not measured, unknown", self.unknown), ("left out", self.left_out)):
             if kinds:
                 listed = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
                 notes.append(f"{title}: {listed}")
+        attention = [n.name for n in self._layers if isinstance(n.module, nn.MultiheadAttention)]
+        if attention:
+            listed = ", ".join(attention)
+            notes.append(f"no synapses: query by key and weights by value in {listed}")
         for name, ignored in self._ignored.items():
             notes.append(f"not counted: inputs {', '.join(map(str, ignored))} of {name}")
         if self.device:

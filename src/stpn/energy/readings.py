@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from array import array
 from collections import Counter
 
 import torch
@@ -9,6 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 
 _PENDING = 16  # calls; in a small network one more operation per call can be felt
+STREAM = 65_536
+"""Single steps that are kept apart; later ones count in the mean alone, so that an endless stream
+needs no more memory."""
 
 
 class Sum:
@@ -19,7 +24,10 @@ class Sum:
         self._pending: list[Tensor] = []  # (B, T) of calls not in the sums yet, all of one length
         self._batches: Counter[int] = Counter()  # steps to sequences that all have that many
         self._counts = torch.zeros(0, dtype=torch.int64)  # (T,) of sequences with lengths
-        self._steps: list[tuple[float | Tensor, int]] = []  # sum and count of each single step
+        self._steps = array("d")  # sum of each single step over its batch, and the batch
+        self._step_batches = array("q")
+        self._graphs: dict[int, Tensor] = {}  # the sums of those steps that have gradients
+        self._later, self._later_batches = 0.0, 0  # of single steps beyond STREAM
         self._dtype = torch.get_default_dtype()
 
     @property
@@ -31,8 +39,7 @@ class Sum:
         batch, steps = power.shape
         self._dtype = power.dtype
         if steps == 1:
-            total = power.sum(dtype=torch.float64)
-            self._steps.append((total if total.requires_grad else total.item(), batch))
+            self._add_step(power.sum(dtype=torch.float64), batch)
             return
         if lengths is None:
             self._batches[steps] += batch
@@ -45,6 +52,16 @@ class Sum:
         if len(self._pending) == _PENDING:
             self._settle()
 
+    def _add_step(self, total: Tensor, batch: int) -> None:
+        if total.requires_grad:
+            self._graphs[len(self._steps)] = total
+        elif len(self._steps) >= STREAM:
+            self._later += total.item()
+            self._later_batches += batch
+            return
+        self._steps.append(0.0 if total.requires_grad else total.item())
+        self._step_batches.append(batch)
+
     def _settle(self) -> None:
         """Add up what is pending."""
         if self._pending:
@@ -55,10 +72,13 @@ class Sum:
     def mean(self) -> Tensor:
         """Over time, batch and calls: ()."""
         sums, counts = self._totals()
-        return (sums.sum() / counts.sum()).to(self._dtype)
+        total, count = sums.sum() + self._later, counts.sum() + self._later_batches
+        return (total / count).to(self._dtype)
 
     def per_step(self) -> Tensor:
         """Over batch and calls: (T,)."""
+        if self._later_batches:
+            warnings.warn(f"a stream is kept by step up to step {STREAM:,}", stacklevel=2)
         sums, counts = self._totals()
         return (sums / counts).to(self._dtype)
 
@@ -68,9 +88,13 @@ class Sum:
         for steps, batch in self._batches.items():
             counts = _added(counts, torch.full((steps,), batch))
         if self._steps:
-            singles = torch.stack([torch.as_tensor(s, dtype=torch.float64) for s, _ in self._steps])
-            sums = singles if sums is None else _added(sums, singles)
-            counts = _added(counts, torch.tensor([count for _, count in self._steps]))
+            singles = torch.tensor(self._steps, dtype=torch.float64)
+            if self._graphs:
+                graphs = torch.stack(list(self._graphs.values()))
+                places = torch.tensor(list(self._graphs), device=graphs.device)
+                singles = singles.to(graphs.device).index_add(0, places, graphs)
+            sums = singles if sums is None else _added(sums, singles.to(sums.device))
+            counts = _added(counts, torch.tensor(self._step_batches))
         assert sums is not None
         return sums, counts.to(sums.device)
 

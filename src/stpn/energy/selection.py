@@ -58,7 +58,7 @@ class Found:
     layers: list[WatchedLayer] = field(default_factory=list)
     unknown: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
-    orders: set[bool] = field(default_factory=set)  # batch_first of the recurrent layers
+    orders: set[bool] = field(default_factory=set)  # batch_first of the layers that have one
 
     @property
     def batch_first(self) -> bool:
@@ -83,7 +83,7 @@ class Found:
                     found.layers.append(WatchedLayer(name, module))
                 else:
                     found.left_out[name] = kind
-                if isinstance(module, (RecurrentCore, *torch_layers.RECURRENT)):
+                if isinstance(module, (RecurrentCore, *torch_layers.ORDERED)):
                     found.orders.add(module.batch_first)
                 return
             if watched and any(value is not None for value in module._parameters.values()):

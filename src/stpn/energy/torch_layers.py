@@ -1,13 +1,14 @@
 """Power of the layers that PyTorch brings, from what went into and came out of a call.
 
-`P = sum over synapses of u_j^2 |w_ij|`. A linear layer's u is its input, a convolution's are the
-patches under its kernel, and all gates of a recurrent layer see u = [x ; h_prev], where h_prev is
-read off the output. Layers below the top of a stack do not show their outputs: they are run again.
+`P = sum over synapses of u_j^2 |w_ij|`. A linear layer's u is its input, an embedding's its index
+as a one-hot vector, a convolution's are the patches under its kernel, and all gates of a recurrent
+layer see u = [x ; h_prev], where h_prev is read off the output. Layers below the top of a stack do
+not show their outputs: they are run again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,45 +18,26 @@ from torch.nn import functional
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
+from stpn.energy import attention
+from stpn.energy.calls import Call, Reading, by_step, counted, padded, wide
 from stpn.nn.time import reversed_time
 from stpn.ops import aten
 from stpn.ops.power import hidden_power, static_power
 
 RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)
+ORDERED = (*RECURRENT, nn.MultiheadAttention)
+"""Layers that say themselves whether the batch comes first."""
 CELLS = (nn.RNNCell, nn.LSTMCell, nn.GRUCell)
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d)
-KNOWN = (nn.Linear, *CONVOLUTIONS, *RECURRENT, *CELLS)
-
-
-@dataclass(frozen=True)
-class Call:
-    """One call of a module."""
-
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    output: Any
-    rng: Tensor | None
-    """State of the random generator before the call, if `needs_rng`."""
-
-    def argument(self, position: int, name: str) -> Any:
-        return self.args[position] if len(self.args) > position else self.kwargs.get(name)
-
-
-@dataclass(frozen=True)
-class Reading:
-    """The power of one layer and direction in one call."""
-
-    part: str
-    """"l0", "l0_reverse", ... as in the names of its parameters; "" where there is only one."""
-    power: Tensor
-    """(B, T), 0 past the ends."""
-    lengths: Tensor | None = None
-    """(B,) of a packed sequence."""
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+KNOWN = (
+    nn.Linear, nn.Embedding, nn.MultiheadAttention, *CONVOLUTIONS, *TRANSPOSED, *RECURRENT, *CELLS,
+)  # fmt: skip
 
 
 def input_size(module: nn.Module) -> int:
     """How many input channels a known module has."""
-    for name in ("in_features", "in_channels", "input_size"):
+    for name in ("in_features", "in_channels", "input_size", "num_embeddings", "embed_dim"):
         if hasattr(module, name):
             return int(getattr(module, name))
     raise TypeError(f"expected a layer that is known, got {type(module).__name__}")
@@ -70,13 +52,17 @@ def parts(module: nn.Module) -> dict[str, int]:
         }
     if isinstance(module, CELLS):
         return {"": module.weight_ih.numel() + module.weight_hh.numel()}
+    if isinstance(module, nn.MultiheadAttention):
+        return {part: weight.numel() for part, weight in attention.weights(module).items()}
     weight = module.weight
     assert isinstance(weight, Tensor)
     return {"": 0 if is_lazy(weight) else weight.numel()}
 
 
 def needs_rng(module: nn.Module) -> bool:
-    """Whether running the lower layers again must repeat their dropout."""
+    """Whether what runs again, lower layers and attention, must repeat its dropout."""
+    if isinstance(module, nn.MultiheadAttention):
+        return module.dropout > 0 and module.training
     return (
         isinstance(module, RECURRENT)
         and module.num_layers > 1
@@ -90,12 +76,19 @@ def read(
 ) -> Iterator[Reading]:
     """The power of every layer and direction of a known module in one call.
 
-    `ignored` inputs cost nothing; `batch_first` says how to read (B, T, I) into `nn.Linear`.
+    `ignored` inputs cost nothing; `batch_first` says how to read sequences into `nn.Linear` and
+    `nn.Embedding`.
     """
     if isinstance(module, nn.Linear):
         yield _linear(module, call, ignored, batch_first)
+    elif isinstance(module, nn.Embedding):
+        yield _embedding(module, call, ignored, batch_first)
+    elif isinstance(module, nn.MultiheadAttention):
+        yield from attention.read(module, call, ignored)
     elif isinstance(module, CONVOLUTIONS):
         yield _convolution(module, call, ignored)
+    elif isinstance(module, TRANSPOSED):
+        yield _transposed(module, call, ignored)
     elif isinstance(module, CELLS):
         yield _cell(module, call, ignored)
     else:
@@ -104,28 +97,58 @@ def read(
 
 
 def _linear(module: nn.Linear, call: Call, ignored: Sequence[int], batch_first: bool) -> Reading:
-    x = _wide(call.argument(0, "input"))
-    power = static_power(x, _wide(module.weight), _counted(x, x.shape[-1], ignored))
-    if power.dim() == 2:
-        return Reading("", power if batch_first else power.t())
-    return Reading("", power.reshape(-1, 1))
+    x, lengths = padded(wide(call.argument(0, "input")))
+    power = static_power(x, wide(module.weight), counted(x, x.shape[-1], ignored))
+    return Reading("", by_step(power, batch_first or lengths is not None), lengths)
 
 
-def _convolution(module: nn.Conv1d | nn.Conv2d, call: Call, ignored: Sequence[int]) -> Reading:
-    x = _wide(call.argument(0, "input"))  # (B, C, ...) or (C, ...)
-    space = module.weight.dim() - 2
-    x = x if x.dim() == space + 2 else x.unsqueeze(0)
-    counted = _counted(x, module.in_channels, ignored).view(-1, *(1,) * space)
-    power = module._conv_forward(x.square() * counted, _wide(module.weight).abs(), None)
+def _embedding(
+    module: nn.Embedding, call: Call, ignored: Sequence[int], batch_first: bool
+) -> Reading:
+    rows = wide(module.weight).abs().sum(1)  # (symbols,): what reading each of them costs
+    power = (rows * counted(rows, len(rows), ignored))[call.argument(0, "input")]
+    return Reading("", by_step(power, batch_first))
+
+
+def _convolution(module: Any, call: Call, ignored: Sequence[int]) -> Reading:
+    squares = _squares(module, call, ignored)
+    power = module._conv_forward(squares, wide(module.weight).abs(), None)
     return Reading("", power.flatten(1).sum(1, keepdim=True))
 
 
+def _transposed(module: Any, call: Call, ignored: Sequence[int]) -> Reading:
+    """Synapses whose output would lie outside, where it is cut off, are not there."""
+    squares, space = _squares(module, call, ignored), module.weight.dim() - 2
+    size = call.argument(1, "output_size")
+    padding = module._output_padding(
+        squares, size, module.stride, module.padding, module.kernel_size, space, module.dilation
+    )
+    transpose = (
+        functional.conv_transpose1d,
+        functional.conv_transpose2d,
+        functional.conv_transpose3d,
+    )
+    power = transpose[space - 1](
+        squares, wide(module.weight).abs(), None, module.stride, module.padding, padding,
+        module.groups, module.dilation,
+    )  # fmt: skip
+    return Reading("", power.flatten(1).sum(1, keepdim=True))
+
+
+def _squares(module: Any, call: Call, ignored: Sequence[int]) -> Tensor:
+    """u^2 (B, C, ...), 0 in the `ignored` channels."""
+    x = wide(call.argument(0, "input"))  # (B, C, ...) or (C, ...)
+    space = module.weight.dim() - 2
+    x = x if x.dim() == space + 2 else x.unsqueeze(0)
+    return x.square() * counted(x, module.in_channels, ignored).view(-1, *(1,) * space)
+
+
 def _cell(module: Any, call: Call, ignored: Sequence[int]) -> Reading:
-    x, state = _wide(call.argument(0, "input")), call.argument(1, "hx")
-    power = static_power(x, _wide(module.weight_ih), _counted(x, x.shape[-1], ignored))
+    x, state = wide(call.argument(0, "input")), call.argument(1, "hx")
+    power = static_power(x, wide(module.weight_ih), counted(x, x.shape[-1], ignored))
     if state is not None:
         h = state[0] if isinstance(module, nn.LSTMCell) else state
-        power = power + static_power(_wide(h), _wide(module.weight_hh))
+        power = power + static_power(wide(h), wide(module.weight_hh))
     return Reading("", power.reshape(-1, 1))
 
 
@@ -136,7 +159,7 @@ def _recurrent(module: Any, call: Call, ignored: Sequence[int]) -> Iterator[Read
     y = layout.unified(call.output[0])  # (B, T, directions * outputs)
     states = _initial(module, state, x)
     directions = 2 if module.bidirectional else 1
-    counted: Tensor | None = _counted(x, x.shape[-1], ignored)
+    count: Tensor | None = counted(x, x.shape[-1], ignored)
     generator = _replay(call.rng)
     for layer in range(module.num_layers):
         top = layer == module.num_layers - 1
@@ -155,7 +178,7 @@ def _recurrent(module: Any, call: Call, ignored: Sequence[int]) -> Iterator[Read
             if h is None:
                 own = y.chunk(directions, -1)[direction]
                 h = reversed_time(own, layout.lengths) if direction else own
-            power = static_power(u, weights[0], counted) + hidden_power(
+            power = static_power(u, weights[0], count) + hidden_power(
                 h, start[0], weights[1], lengths=layout.lengths
             )
             if projected is not None:
@@ -165,7 +188,7 @@ def _recurrent(module: Any, call: Call, ignored: Sequence[int]) -> Iterator[Read
             yield Reading(part if len(_suffixes(module)) > 1 else "", power, layout.lengths)
             outputs.append(h)
         if not top:
-            x, counted = torch.cat(outputs, -1), None
+            x, count = torch.cat(outputs, -1), None
             if generator is not None:
                 x = layout.dropped(x, module.dropout, generator)
 
@@ -194,7 +217,7 @@ class _Layout:
             sequence = sequence.unsqueeze(0)
         elif not self.batch_first:
             sequence = sequence.transpose(0, 1)
-        return _wide(sequence)
+        return wide(sequence)
 
     def dropped(self, x: Tensor, probability: float, generator: torch.Generator) -> Tensor:
         """The dropout that the call applied: its noise was drawn in the order of this memory."""
@@ -236,7 +259,7 @@ def _weights(module: Any, part: str) -> tuple[Tensor, ...]:
     biases = ("bias_ih", "bias_hh") if module.bias else ()
     matrices = _matrices(module)
     names = (*matrices[:2], *biases, *matrices[2:])
-    return tuple(_wide(getattr(module, f"{name}_{part}")) for name in names)
+    return tuple(wide(getattr(module, f"{name}_{part}")) for name in names)
 
 
 def _initial(module: Any, state: Any, x: Tensor) -> tuple[Tensor, ...]:
@@ -246,7 +269,7 @@ def _initial(module: Any, state: Any, x: Tensor) -> tuple[Tensor, ...]:
     if state is None:
         sizes = (module.proj_size or hidden, hidden) if gated else (hidden,)
         return tuple(x.new_zeros(count, batch, size) for size in sizes)
-    states = tuple(_wide(value) for value in (state if gated else (state,)))
+    states = tuple(wide(value) for value in (state if gated else (state,)))
     return tuple(value if value.dim() == 3 else value.unsqueeze(1) for value in states)
 
 
@@ -280,14 +303,3 @@ def _projected_lstm(
         outputs.append(h)
     y, m = torch.stack(outputs, 1), torch.stack(seen, 1)
     return aten.zero_past_the_ends(y, lengths), aten.zero_past_the_ends(m, lengths)
-
-
-def _counted(like: Tensor, size: int, ignored: Sequence[int]) -> Tensor:
-    counted = like.new_ones(size)
-    counted[list(ignored)] = 0
-    return counted
-
-
-def _wide(value: Tensor) -> Tensor:
-    """Sums over many synapses are not for 16 bits."""
-    return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from stpn.energy import torch_layers
+from stpn.energy.calls import Call
 from stpn.nn.fast_weights import FastWeights, FastWeightsCell
 from stpn.nn.recurrence import Recurrence
 
@@ -98,7 +99,7 @@ class WatchedLayer:
             rng = torch.get_rng_state() if torch_layers.needs_rng(module) else None
 
         def after(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            call = torch_layers.Call(args, kwargs, output, rng)
+            call = Call(args, kwargs, output, rng)
             graph = keeps_graph() and torch.is_grad_enabled()
             with torch.set_grad_enabled(graph), _full_precision(module):
                 for reading in torch_layers.read(module, call, ignored, batch_first):

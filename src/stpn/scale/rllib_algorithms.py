@@ -17,7 +17,13 @@ from stpn._extras import need
 from stpn.config import STPN_MODELS, STPN_SETTINGS
 from stpn.errors import ConfigError
 from stpn.tasks import pendulum, pong
-from stpn.training.rl_config import AgentConfig, GymConfig, MazeConfig, PongConfig
+from stpn.training.rl_config import (
+    AgentConfig,
+    GymConfig,
+    MazeConfig,
+    PendulumConfig,
+    PongConfig,
+)
 
 ALGORITHMS = {"ppo": "PPO", "appo": "APPO", "impala": "IMPALA"}
 
@@ -133,7 +139,14 @@ def _environment(config: AgentConfig) -> str:
     if isinstance(config, MazeConfig):
         register("stpn-maze", _maze)
         return "stpn-maze"
-    return config.env if isinstance(config, GymConfig) else pendulum.NAME
+    if isinstance(config, GymConfig):
+        if not config.env_args:
+            return config.env
+        register("stpn-gym", partial(_gym, name=config.env, options=config.env_options))
+        return "stpn-gym"
+    if isinstance(config, PendulumConfig):
+        return pendulum.NAME
+    raise ConfigError(f"{config.task} cannot be trained in RLlib: leave out --rllib")
 
 
 def _vectorize_mode(config: AgentConfig) -> str:
@@ -144,6 +157,10 @@ def _pong(context: Any, *, threads: int) -> Any:
     modes = need("gymnasium.vector", extra="rl").AutoresetMode
     # RLlib begins an episode in a step of its own
     return pong.vector_env(context["num_envs"], threads=threads, autoreset_mode=modes.NEXT_STEP)
+
+
+def _gym(context: Any, *, name: str, options: dict[str, Any]) -> Any:
+    return need("gymnasium", extra="rl").make(name, **options)
 
 
 def _maze(context: Any) -> Any:

@@ -60,14 +60,19 @@ class RLlibTrainer(Trainer):
     def done(self) -> int:  # type: ignore[override]
         return min(self.samples // self.config.steps_per_unit, self.total)
 
-    def advance(self) -> Row | None:
+    @property
+    def beyond_total(self) -> bool:
+        per_update = self.config.agents * self.config.rollout
+        return self.samples - per_update >= self.total * self.config.steps_per_unit
+
+    def update(self) -> bool:
         before = self.done
         result = self.algorithm.train()
         self.samples = self._before + int(result["num_env_steps_sampled_lifetime"])
         self._note(result)
         every = self.config.eval_every
         due = self.done // every > before // every
-        return self._row() if due or self.done >= self.total else None
+        return due or self.done >= self.total
 
     def evaluate(self) -> Evaluation:
         self._fetch()
@@ -75,12 +80,13 @@ class RLlibTrainer(Trainer):
 
     def state_dict(self) -> State:
         self._fetch()
+        numbers = {**self._results, "loss": self.loss} if math.isfinite(self.loss) else {}
         return {
             "model": self.model.state_dict(),
             "optimizer": self._optimizer_state(),
             "updates": self.samples // (self.config.agents * self.config.rollout),
-            "sums": {},
-            "counts": {},
+            "sums": numbers,
+            "counts": dict.fromkeys(numbers, 1),
             "actor": {},
             "steps": self.samples,
         }
@@ -89,6 +95,9 @@ class RLlibTrainer(Trainer):
         checkpoint.load_module(self.model, state["model"])
         steps = state["updates"] * self.config.agents * self.config.rollout
         self.samples = self._before = state.get("steps", steps)
+        found = {name: total / state["counts"][name] for name, total in state["sums"].items()}
+        self.loss = found.get("loss", math.nan)
+        self._results = {k: v for k, v in found.items() if k in ("train_reward", "train_power")}
         if self.config.lr_decay is not None:  # which goes on where it was
             self.algorithm.stop()
             self.algorithm = self._built()
@@ -123,7 +132,7 @@ class RLlibTrainer(Trainer):
             if value is not None and math.isfinite(value)
         }
 
-    def _row(self) -> Row:
+    def measure(self) -> Row:
         self._fetch()
         episodes = self.config.eval_episodes
         env = self.plain.make_env(min(episodes, self.config.agents))
@@ -140,6 +149,7 @@ class RLlibTrainer(Trainer):
                 seed=seed,
                 generator=stream(self.config.seed, "measurement", self.samples, "actions"),
                 greedy=self.config.greedy,
+                on_progress=self.on_measuring,
             )
         finally:
             env.close()

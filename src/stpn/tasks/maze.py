@@ -178,6 +178,12 @@ class MazeVectorEnv(VectorEnv[Observation, npt.NDArray[np.int64], npt.NDArray[An
         self.single_action_space = gym.spaces.Discrete(len(ACTIONS))
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
+        # What agents do not see, for a critic (stpn.training.privileged).
+        self.privileged_space = gym.spaces.Dict(
+            cell=gym.spaces.Discrete(CELLS),
+            reward_cell=gym.spaces.Discrete(CELLS),
+            clock=gym.spaces.Box(0.0, 1.0, (1,)),
+        )
 
         self.cell = np.full(num_envs, CENTRE)  # (N,)
         self.reward_cell = np.full(num_envs, CENTRE)  # (N,)
@@ -293,6 +299,15 @@ class MazeVectorEnv(VectorEnv[Observation, npt.NDArray[np.int64], npt.NDArray[An
         self._observation[:] = state["observation"]
         self.np_random = _unpack_rng(state["rng"])
         self._started = True
+
+    def privileged(self) -> dict[str, npt.NDArray[Any]]:
+        """Where the agents are, what they look for, and the clock, which they do see but a critic
+        would have to read from their memory."""
+        return {
+            "cell": self.cell,
+            "reward_cell": self.reward_cell,
+            "clock": self._step / EPISODE_STEPS,
+        }
 
     @property
     def observation(self) -> Observation:

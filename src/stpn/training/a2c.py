@@ -14,6 +14,7 @@ from torch import Tensor
 from stpn.training.agent import Agent, State
 from stpn.training.finite import check_loss
 from stpn.training.gradients import Gradients
+from stpn.training.privileged import Privileged
 from stpn.training.returns import discounted_returns
 from stpn.training.rl_config import AgentConfig
 from stpn.training.rollout import Rollout
@@ -22,8 +23,15 @@ from stpn.training.rollout import Rollout
 class A2C:
     """One update per rollout."""
 
-    def __init__(self, agent: Agent, gradients: Gradients, settings: AgentConfig) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        gradients: Gradients,
+        settings: AgentConfig,
+        privileged: Privileged | None = None,
+    ) -> None:
         self.agent = agent
+        self.privileged = privileged
         self.gradients = gradients
         self.settings = settings
         self.entropy = settings.entropy  # as it is now: it may change from update to update
@@ -39,6 +47,8 @@ class A2C:
         )
         if settings.concentration:
             loss = loss + settings.concentration * terms["concentration"]
+        if "auxiliary" in terms:
+            loss = loss + settings.auxiliary * terms["auxiliary"]
         numbers = {"loss": check_loss(loss, self.agent, when)}
         self.gradients.step(loss, when)
         numbers |= {name: term.item() for name, term in terms.items()}
@@ -52,7 +62,11 @@ class A2C:
                 rollout.rewards, rollout.ended, rollout.bootstrap, discount=settings.discount
             )
         )  # (B, T)
-        parameters, values, _ = self.agent(rollout.observations, *starting_point(rollout))
+        output, _ = self.agent.outputs(rollout.observations, *starting_point(rollout))
+        parameters, values = self.agent.read(output)
+        if self.privileged is not None and self.privileged.critic is not None:
+            assert rollout.known is not None
+            values = self.privileged.value(output, rollout.known)
         error = returns - values
         policy = self.agent.policy.distribution(parameters)
         log_prob = policy.log_prob(rollout.actions)
@@ -66,6 +80,9 @@ class A2C:
             terms["entropy"] = mean(policy.entropy())
         if settings.concentration:
             terms["concentration"] = mean(policy.concentration())
+        if self.privileged is not None and self.privileged.heads is not None:
+            assert rollout.known is not None
+            terms["auxiliary"] = mean(self.privileged.errors(output, rollout.known))
         return terms
 
 

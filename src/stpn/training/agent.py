@@ -50,6 +50,23 @@ class Vector(nn.Module):
         return numbers if self.statistics is None else self.statistics(numbers)
 
 
+class Bytes(Vector):
+    """Bytes between their bounds, flattened and scaled to [0, 1]."""
+
+    low: Tensor  # (output_size,)
+    width: Tensor  # (output_size,)
+
+    def __init__(self, low: Any, high: Any, *, normalize: bool = False) -> None:  # of `shape`
+        super().__init__(low.shape, normalize=normalize)
+        low, high = (torch.as_tensor(bound.astype(np.float32)).flatten() for bound in (low, high))
+        # buffers, to follow the module to another device; they say nothing that was learnt
+        self.register_buffer("low", low, persistent=False)
+        self.register_buffer("width", (high - low).clamp_(min=1.0), persistent=False)
+
+    def _flat(self, observation: Tensor) -> Tensor:
+        return (super()._flat(observation) - self.low) / self.width
+
+
 class OneHot(nn.Module):
     """One of n symbols."""
 
@@ -68,11 +85,17 @@ class OneHot(nn.Module):
 class Frames(nn.Module):
     """The convolutions of Mnih et al. 2016: 16 of 8 x 8 / 4, then 32 of 4 x 4 / 2, with ReLU.
 
-    With `normalize` they see what differs from the running mean of each pixel: what moves.
+    `shape` is (C, H, W); `channels_last` says that images come as (H, W, C). With `normalize` they
+    see what differs from the running mean of each pixel: what moves.
     """
 
-    def __init__(self, shape: tuple[int, int, int], *, normalize: bool = False) -> None:
+    SMALLEST = 36  # rows and columns of an image, for which one position is left
+
+    def __init__(
+        self, shape: tuple[int, int, int], *, channels_last: bool = False, normalize: bool = False
+    ) -> None:
         super().__init__()
+        self._channels_last = channels_last
         self.statistics = RunningStatistics(shape, one_scale=True) if normalize else None
         channels, height, width = shape
         self.conv1 = nn.Conv2d(channels, 16, 8, stride=4)
@@ -80,14 +103,19 @@ class Frames(nn.Module):
         rows, columns = (((size - 8) // 4 + 1 - 4) // 2 + 1 for size in (height, width))
         self.output_size = 32 * rows * columns  # 2592 for 84 x 84
 
+    def _scaled(self, observation: Tensor) -> Tensor:  # -> (N, C, H, W) in [0, 1]
+        if self._channels_last:
+            observation = observation.permute(0, 3, 1, 2)
+        return observation.float().div_(255.0)
+
     def observe(self, observation: Tensor) -> None:
         """Take frames (N, C, H, W) into the statistics, if there are any: neighbours in time are
         nearly the same, so one in eight is enough."""
         if self.statistics is not None:
-            self.statistics.update(observation[:: min(8, len(observation))].float().div_(255.0))
+            self.statistics.update(self._scaled(observation[:: min(8, len(observation))]))
 
     def forward(self, observation: Tensor) -> Tensor:  # (N, C, H, W) bytes -> (N, output_size)
-        x = observation.float().div_(255.0)
+        x = self._scaled(observation)
         if self.statistics is not None:
             x = self.statistics(x)
         for layer in (self.conv1, self.conv2):
@@ -101,15 +129,25 @@ class Frames(nn.Module):
 
 def encoder_for(space: Any, *, normalize: bool = False) -> Vector | OneHot | Frames:
     """The encoder for one environment's observation space; `normalize`: with running statistics,
-    except for symbols, which have none."""
+    except for symbols, which have none.
+
+    Bytes in three dimensions are an image, (C, H, W) or Gymnasium's (H, W, C), whichever leaves
+    fewer channels; one that is too small for the convolutions is taken as numbers, as other bytes.
+    """
     spaces = need("gymnasium.spaces", extra="rl")
     if isinstance(space, spaces.Discrete):
         return OneHot(int(space.n), int(space.start))
     if isinstance(space, spaces.Box):
         shape = tuple(space.shape)
-        if space.dtype == np.uint8 and len(shape) == 3 and min(shape[1:]) >= 36:
-            return Frames((shape[0], shape[1], shape[2]), normalize=normalize)
-        return Vector(shape, normalize=normalize)
+        if space.dtype != np.uint8:
+            return Vector(shape, normalize=normalize)
+        if len(shape) == 3:
+            channels_last = shape[2] < shape[0]
+            channels, rows, columns = (shape[2], *shape[:2]) if channels_last else shape
+            if min(rows, columns) >= Frames.SMALLEST:
+                image = (channels, rows, columns)
+                return Frames(image, channels_last=channels_last, normalize=normalize)
+        return Bytes(space.low, space.high, normalize=normalize)
     raise UnsupportedSpace(f"agents here see Box and Discrete observation spaces, not {space}")
 
 
@@ -140,11 +178,14 @@ class Agent(nn.Module):
         return self.heads(y), state
 
     @torch.no_grad()
-    def acting(self, observation: Tensor, state: State) -> Callable[[Tensor | None], Tensor]:
+    def acting(
+        self, observation: Tensor, state: State, output: Tensor | None = None
+    ) -> Callable[[Tensor | None], Tensor]:
         """`step` on the same tensors again and again, for as long as no parameter is replaced.
 
         Each call of the result takes a reset mask or None, reads `observation` (B, ...), which the
-        caller fills, and updates `state`. The heads (B, P + 1) are overwritten by the next call.
+        caller fills, and updates `state`. The heads (B, P + 1) are overwritten by the next call,
+        and so is `output` (B, H), if given: what the core gave.
         """
         encoded = self.encoder(observation)
         as_it_is = encoded.data_ptr() == observation.data_ptr()
@@ -157,7 +198,10 @@ class Agent(nn.Module):
         def act(reset: Tensor | None = None) -> Tensor:
             if not as_it_is:
                 x.copy_(self.encoder(observation))
-            return torch.addmm(bias, core(reset), weight, out=heads)
+            y = core(reset)
+            if output is not None:
+                output.copy_(y)
+            return torch.addmm(bias, y, weight, out=heads)
 
         return act
 
@@ -165,20 +209,32 @@ class Agent(nn.Module):
         self, observation: Tensor, state: State | None = None, reset: Tensor | None = None
     ) -> tuple[Tensor, Tensor, State]:
         """A rollout: (B, T, ...) -> parameters (B, T, P), values (B, T), final state."""
+        y, state = self.outputs(observation, state, reset)
+        return *self.read(y), state
+
+    def outputs(
+        self, observation: Tensor, state: State | None = None, reset: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """A rollout: (B, T, ...) -> what the core gives (B, T, H), final state."""
         batch, steps = observation.shape[:2]
         encoded = self.encoder(observation.flatten(0, 1))  # (B * T, I)
-        y, state = self.core(encoded.view(batch, steps, -1), state, reset)
+        return self.core(encoded.view(batch, steps, -1), state, reset)
+
+    def read(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """What the core gave (..., H) -> parameters (..., P), values (...)."""
         heads = self.heads(y)
-        return heads[..., :-1], heads[..., -1], state
+        return heads[..., :-1], heads[..., -1]
 
     @torch.no_grad()
     def peek(self, observation: Tensor, state: State, index: Tensor) -> Tensor:
-        """Values (N,) of what environments `index` would see next, with `state` left as it is.
+        """What the core would give (N, H) for what environments `index` would see next, with
+        `state` left as it is.
 
         observation (N, ...) is of those environments only, state of all.
         """
-        heads, _ = self.step(observation, select(state, index), inplace=True)  # of the copy
-        return heads[:, -1]
+        copy = select(state, index)
+        y, _ = self.core.step(self.encoder(observation), copy, inplace=True)
+        return y
 
 
 def select(state: State, index: Tensor) -> State:

@@ -13,7 +13,12 @@ environment does wrong into one sentence.
 
 from __future__ import annotations
 
+import importlib
 import math
+import os
+import sys
+import traceback
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,7 +61,7 @@ class Worlds:
         try:
             observation, _ = self.env.reset(seed=seed)
         except Exception as error:
-            raise EnvironmentFailure(f"the environment raised {error!r} at reset") from error
+            raise EnvironmentFailure(_raised(error, " at reset")) from error
         self._observation[...] = _checked(observation)
         self.first = np.ones(self.count, dtype=bool)
         self.any_first = True
@@ -69,7 +74,7 @@ class Worlds:
         try:
             observation, reward, terminated, truncated, infos = self.env.step(action)
         except Exception as error:
-            raise EnvironmentFailure(f"the environment raised {error!r}") from error
+            raise EnvironmentFailure(_raised(error)) from error
         if not _finite(reward):
             raise EnvironmentFailure(f"the environment returned a reward of {_worst(reward)}")
         self._observation[...] = _checked(observation)
@@ -112,10 +117,13 @@ class Worlds:
 
 
 def make(name: str, count: int, **options: Any) -> Any:
-    """`count` copies of a registered Gymnasium environment, one after another in this process."""
+    """`count` copies of a registered Gymnasium environment, one after another in this process.
+
+    "module:Name" imports the module first, also one in the current directory: names that were read
+    from a file must have passed `stpn.config.trusted`.
+    """
     gym = need("gymnasium", extra="rl")
-    if name.startswith("stpn/"):
-        need("stpn.tasks.maze", extra="rl")  # registers it
+    name = _registered(name)
     try:
         if name in gym.registry and gym.registry[name].vector_entry_point is not None:
             return gym.make_vec(name, num_envs=count, **options)
@@ -129,7 +137,48 @@ def make(name: str, count: int, **options: Any) -> Any:
     except gym.error.Error as error:  # unknown name, namespace or version; the message says which
         raise ConfigError(f"unknown environment {name!r}: {error}") from error
     except Exception as error:
-        raise EnvironmentFailure(f"{name} cannot be made: {error!r}") from error
+        raise EnvironmentFailure(f"{name} cannot be made: {error!r}{_place(error)}") from error
+
+
+def _registered(name: str) -> str:
+    """The name without its module, which is imported, as is what registers a known namespace."""
+    if name.startswith("stpn/"):
+        need("stpn.tasks.maze", extra="rl")
+    if name.startswith("ALE/"):
+        need("ale_py", extra="rl")
+    module, _, name = name.rpartition(":")
+    if module:
+        if (here := os.getcwd()) not in sys.path:
+            sys.path.append(here)  # at the end: it hides nothing that is installed
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"cannot import {module!r}, neither installed nor in this directory: {error}"
+            ) from error
+        except Exception as error:
+            raise EnvironmentFailure(
+                f"importing {module!r} raised {error!r}{_place(error)}"
+            ) from error
+    return name
+
+
+def _raised(error: Exception, when: str = "") -> str:
+    return f"the environment raised {error!r}{when}{_place(error)}"
+
+
+def _place(error: BaseException) -> str:
+    """File and line of an error: the innermost that belongs to no library here, if there is one."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not _is_library(frame.filename)]
+    found = own or frames
+    return f" ({found[-1].filename}, line {found[-1].lineno})" if found else ""
+
+
+def _is_library(file: str) -> bool:
+    package = Path(__file__).parents[1]
+    parts = Path(file).parts
+    return package in Path(file).parents or "site-packages" in parts or file.startswith("<")
 
 
 def _starts_in_same_step(env: Any) -> bool:

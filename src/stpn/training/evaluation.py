@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -13,12 +16,16 @@ from torch import Tensor
 
 from stpn.energy.watched import WatchedLayer
 from stpn.training.agent import Agent, State
-from stpn.training.environments import EnvironmentFailure, Flags, Worlds
+from stpn.training.environments import Flags, Worlds
 
 Numbers = npt.NDArray[np.float64]
 
-LONGEST = 1_000_000
-"""Steps after which an environment whose episodes never end is given up."""
+LONGEST_EPISODE = 27_000
+"""Steps after which a measured episode is cut: the half hour of play (108,000 frames) that the
+field gives an Atari game. None of the paper's tasks has longer episodes."""
+PROGRESS_SECONDS = 0.2
+
+_logger = logging.getLogger("stpn")
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,7 @@ class Played:
     lengths: npt.NDArray[np.int64]  # (N,)
     power: float  # of the core, mean over all steps of all episodes
     power_per_step: Numbers  # (longest,) mean over the episodes that got that far
+    cut: int = 0  # episodes that did not end within LONGEST_EPISODE steps
 
 
 class Player(AbstractContextManager["Player"]):
@@ -84,22 +92,38 @@ def play(
     seed: int,
     generator: torch.Generator,
     greedy: bool,
+    on_progress: Callable[[float], None] = lambda share: None,
 ) -> Played:
     """At least `episodes` whole episodes, the same number in each environment (so that short ones
-    do not count more often than long ones)."""
+    do not count more often than long ones).
+
+    One that does not end within LONGEST_EPISODE steps counts with what it has earned by then, and
+    is the last of its environment. `on_progress` is told the share of all episodes that is over.
+    """
     with Player(agent, env, greedy=greedy, generator=generator) as player:
         player.worlds.start(seed)
-        return _play(player, episodes)
+        played = _play(player, episodes, on_progress)
+    if played.cut:
+        _logger.warning(
+            "%d of %d measured episodes did not end within %s steps and were cut there; a time "
+            "limit ends them sooner, as in --env-args max_episode_steps=1000",
+            played.cut,
+            len(played.rewards),
+            f"{LONGEST_EPISODE:,}",
+        )
+    return played
 
 
-def _play(player: Player, episodes: int) -> Played:
+def _play(player: Player, episodes: int, on_progress: Callable[[float], None]) -> Played:
     worlds = player.worlds
     left = np.full(worlds.count, -(-episodes // worlds.count))
     reward_so_far, length = np.zeros(worlds.count), np.zeros(worlds.count, dtype=np.int64)
     rewards: list[float] = []
     lengths: list[int] = []
     power_sum, power_count = np.zeros(1024), np.zeros(1024)
-    for _ in range(LONGEST):
+    cut = 0
+    total, told = left.sum(), time.monotonic()
+    while left.any():
         counts = (left > 0) & ~worlds.starting
         power, (reward, terminated, truncated, _) = player.step()
         if length.max() >= len(power_sum):
@@ -109,20 +133,25 @@ def _play(player: Player, episodes: int) -> Played:
         reward_so_far[counts] += reward[counts]
         length[counts] += 1
         ended = (terminated | truncated) & counts
+        too_long = counts & ~ended & (length >= LONGEST_EPISODE)
+        if too_long.any():
+            cut += int(too_long.sum())
+            left[too_long] = 1
+            ended |= too_long
         if ended.any():
             rewards += reward_so_far[ended].tolist()
             lengths += length[ended].tolist()
             reward_so_far[ended] = 0.0
             length[ended] = 0
             left[ended] -= 1
-            if not left.any():
-                break
-    else:
-        raise EnvironmentFailure(f"the environment's episodes do not end within {LONGEST} steps")
+        if time.monotonic() - told >= PROGRESS_SECONDS:
+            told = time.monotonic()
+            on_progress(1.0 - float(left.sum() / total))
     longest = max(lengths)
     return Played(
         rewards=np.array(rewards),
         lengths=np.array(lengths),
         power=float(power_sum.sum() / power_count.sum()),
         power_per_step=power_sum[:longest] / power_count[:longest],
+        cut=cut,
     )

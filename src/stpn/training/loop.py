@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from stpn._json import json_safe
-from stpn.errors import CheckpointError, StpnError
+from stpn.errors import CheckpointError, ConfigError, StpnError
 from stpn.runs import Run
 from stpn.summary import Rows
 from stpn.training import checkpoint, finite
@@ -35,6 +35,9 @@ class Reporter:
 
     def progressed(self, trainer: Trainer) -> None:
         """Some updates have been done; called at most five times a second."""
+
+    def measuring(self, trainer: Trainer) -> None:
+        """A row of metrics is due: the trainer measures, its `on_measuring` tells how far it is."""
 
     def measured(self, row: Row) -> None:
         """A row was added to the metrics."""
@@ -63,6 +66,10 @@ class Several(Reporter):
         for reporter in self._reporters:
             reporter.progressed(trainer)
 
+    def measuring(self, trainer: Trainer) -> None:
+        for reporter in self._reporters:
+            reporter.measuring(trainer)
+
     def measured(self, row: Row) -> None:
         for reporter in self._reporters:
             reporter.measured(row)
@@ -85,11 +92,20 @@ class Stop:
 
     def __init__(self) -> None:
         self.requested = False
-        self.at_once = False  # a signal interrupts, it need not wait for the loop
         self.signal: int | None = None
+        self._at_once = False
 
     def request(self) -> None:
         self.requested = True
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """While inside, the first signal breaks off what is going on (KeyboardInterrupt)."""
+        try:
+            self._at_once = True
+            yield
+        finally:
+            self._at_once = False
 
     @contextmanager
     def on_signals(self) -> Iterator[Stop]:
@@ -97,9 +113,9 @@ class Stop:
 
         def handle(number: int, frame: FrameType | None) -> None:
             self.signal = number
-            if self.requested or self.at_once:
+            before, self.requested = self.requested, True
+            if before or self._at_once:
                 raise KeyboardInterrupt
-            self.request()
 
         if threading.current_thread() is not threading.main_thread():
             yield self  # only the main thread may install handlers
@@ -135,11 +151,14 @@ class Loop:
         self.rows = Rows()
         self.seconds = 0.0  # of training, over all resumptions
         self.saved_at: int | None = None  # `done` of the last checkpoint
+        self.row_due = False  # the row of the last update has not been measured yet
 
     def restore(self) -> None:
         """Take up the run's checkpoint, if it got that far, and forget what came after it."""
         kept: Rows | int = 0
-        if self.run.checkpoint.exists():
+        if not self.run.checkpoint.exists():
+            self._refuse_lost_checkpoint()
+        else:
             state = checkpoint.read(self.run.checkpoint)
             self._check_identity(state)
             with checkpoint.explain_misfit(self.run.checkpoint, self.trainer):
@@ -149,6 +168,13 @@ class Loop:
                 if "rows_checksum" in state:  # checkpoints of earlier versions have none
                     kept = Rows(kept, int(state["rows_checksum"]))
                 self.seconds = float(state["seconds"])
+                self.row_due = bool(state.get("row_due", False))
+            if self.trainer.beyond_total:
+                unit, total = self.trainer.config.unit, self.trainer.total
+                raise ConfigError(
+                    f"{self.run.path} has already gone further than {total:,} {unit}s, nothing was "
+                    f"changed; `stpn show {self.run.path}` says how far"
+                )
             self.saved_at = self.trainer.done
         self.rows = self.run.truncate(kept)
 
@@ -160,6 +186,7 @@ class Loop:
             "torch_rng": torch.get_rng_state(),
             "rows": self.rows.count,
             "rows_checksum": self.rows.checksum,
+            "row_due": self.row_due,
             "seconds": self.seconds,
             "config": self.trainer.config.to_dict(),
         }
@@ -180,8 +207,10 @@ class Loop:
         if self.saved_at is None:
             self.save()  # finds out now, not in an hour, whether the disk can be written
         last_save = last_report = clock = time.perf_counter()
-        while trainer.done < trainer.total and not self.stop.requested:
-            row = trainer.advance()
+        while (self.row_due or trainer.done < trainer.total) and not self.stop.requested:
+            if not self.row_due:
+                self.row_due = trainer.update()
+            row = self._measure() if self.row_due and not self.stop.requested else None
             now = time.perf_counter()
             self.seconds, clock = self.seconds + now - clock, now
             if row is not None:
@@ -194,9 +223,23 @@ class Loop:
                 last_save = time.perf_counter()
         self.save()
         self.reporter.progressed(trainer)
-        return trainer.done >= trainer.total
+        return trainer.done >= trainer.total and not self.row_due
+
+    def _measure(self) -> Row | None:
+        """The row that is due; None if a signal breaks it off, to be measured by whoever resumes
+        the run: what was learnt need not wait for it."""
+        self.reporter.measuring(self.trainer)
+        try:
+            with self.stop.at_once():
+                return self.trainer.measure()
+        except KeyboardInterrupt:
+            if not self.stop.requested:  # not ours
+                raise
+            return None
 
     def _measured(self, row: Row) -> None:
+        self.row_due = False
+        self.trainer.keep(row)
         row = {**json_safe(row), "seconds": round(self.seconds, 3)}
         self.run.append(row)
         self.rows = self.rows.plus(row)
@@ -207,6 +250,15 @@ class Loop:
             return "There is no checkpoint of this run"
         unit = self.trainer.config.unit
         return f"The checkpoint of {unit} {self.saved_at} is kept in {self.run.path}"
+
+    def _refuse_lost_checkpoint(self) -> None:
+        """A run writes its first checkpoint before it learns anything: without one it has nothing,
+        or something has been lost."""
+        if self.run.summary is not None or self.run.metrics():
+            raise CheckpointError(
+                f"{self.run.path} has been trained but its checkpoint is missing, so it cannot go "
+                "on; nothing was changed (remove the directory to train it anew)"
+            )
 
     def _check_identity(self, state: dict[str, Any]) -> None:
         """A checkpoint that was copied here from another run must not be taken for this one's."""

@@ -23,6 +23,7 @@ from stpn.nn.state import rebuilt
 from stpn.training.agent import Agent, State, concatenate
 from stpn.training.finite import check_loss
 from stpn.training.gradients import Gradients
+from stpn.training.privileged import Privileged
 from stpn.training.returns import generalised_advantages
 from stpn.training.rl_config import AgentConfig
 from stpn.training.rollout import Rollout
@@ -31,8 +32,15 @@ from stpn.training.rollout import Rollout
 class PPO:
     """Several epochs of gradient steps per rollout."""
 
-    def __init__(self, agent: Agent, gradients: Gradients, settings: AgentConfig) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        gradients: Gradients,
+        settings: AgentConfig,
+        privileged: Privileged | None = None,
+    ) -> None:
         self.agent = agent
+        self.privileged = privileged
         self.gradients = gradients
         self.settings = settings
         # as they are now: both may change from update to update
@@ -53,6 +61,8 @@ class PPO:
                     + settings.value_weight * terms["value_loss"]
                     - self.entropy * terms["entropy"]
                 )
+                if "auxiliary" in terms:
+                    loss = loss + settings.auxiliary * terms["auxiliary"]
                 terms["loss"] = loss
                 check_loss(loss, self.agent, when)
                 self.gradients.step(loss, when)
@@ -65,14 +75,23 @@ class PPO:
         clip, advantages = self.clip, batch.advantages
         if self.settings.standardize == "minibatch":
             advantages = standardized(advantages, batch.mask)
-        parameters, values, _ = self.agent(batch.observations, batch.state, batch.reset)
+        output, _ = self.agent.outputs(batch.observations, batch.state, batch.reset)
+        parameters, values = self.agent.read(output)
         policy = self.agent.policy.distribution(parameters)
         # Products with the mask cost less than selections; padding is finite, so they are safe.
         log_ratio = (policy.log_prob(batch.actions) - batch.log_probs) * batch.mask
         ratio = log_ratio.exp()
         gain = torch.minimum(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
         weight = batch.mask / batch.mask.sum().clamp(min=1)  # (S, L), sums to 1
-        return {
+        terms = {}
+        if self.privileged is not None:
+            assert batch.known is not None
+            if self.privileged.critic is not None:
+                values = self.privileged.value(output, batch.known)
+            if self.privileged.heads is not None:
+                errors = self.privileged.errors(output, batch.known)
+                terms["auxiliary"] = (errors * weight).sum()
+        return terms | {
             "policy_loss": -(gain * weight).sum(),
             "value_loss": (self.value_errors(values, batch) * weight).sum() / batch.unit**2,
             "entropy": (policy.entropy() * weight).sum(),
@@ -114,6 +133,7 @@ class PPO:
             mask=cut(torch.from_numpy(rollout.valid).float()),
             unit=float(returns[rollout.valid].std()) + 1e-8 if settings.relative_value else 1.0,
             state=concatenate(rollout.states),
+            known=None if rollout.known is None else cut(rollout.known),
         )
 
 
@@ -130,6 +150,7 @@ class Sequences:
     mask: Tensor  # (S, L) 1 for experience, 0 for padding and steps that only start an episode
     unit: float  # in which the value's error is measured
     state: State  # (S, ...) of the core before each sequence
+    known: Tensor | None = None  # (S, L, K) what the environment knew
 
     def __len__(self) -> int:
         return len(self.mask)

@@ -8,6 +8,7 @@ seed follows from the run's seed and the update at which it was resumed.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import time
 from abc import abstractmethod
@@ -27,6 +28,8 @@ from stpn.training.gradients import Gradients
 from stpn.training.initialisation import initialise
 from stpn.training.policies import Categorical, policy_for
 from stpn.training.ppo import PPO
+from stpn.training.privileged import Privileged
+from stpn.training.returns import RewardScale
 from stpn.training.rl_config import (
     AgentConfig,
     GymConfig,
@@ -64,19 +67,34 @@ class ReinforcementTrainer(Trainer, Generic[Config]):
         core = build_core(config, encoder.output_size, output_size=policy.num_parameters + 1)
         self.config = dataclasses.replace(config, hidden_size=core.hidden_size)
         self._encoder = encoder
-        self.model = Agent(encoder, core, policy)
-        initialise(self.model, config)
+        self.learner = Agent(encoder, core, policy)
+        initialise(self.learner, config)
+        # What is measured, saved and used: the average of the learner, or the learner itself.
+        self.model = self.learner if config.average is None else copy.deepcopy(self.learner)
+        privileged = None
+        if config.privileged_critic or config.auxiliary:
+            privileged = Privileged(
+                env,
+                core.hidden_size,
+                critic=config.privileged_critic,
+                auxiliary=bool(config.auxiliary),
+            )
+        self._privileged = privileged
+        self._reward_scale = RewardScale(config.agents, config.discount)
         eps = {"eps": config.eps} if optim.has_option(config.optimizer, "eps") else {}
-        parameters = optim.groups(self.model, config.lr_plasticity)
+        parameters = optim.groups(self.learner, config.lr_plasticity)
+        if privileged is not None:
+            parameters[0]["params"] += privileged.parameters()
         self.optimizer = optim.build(config.optimizer, parameters, lr=config.lr, **eps)
-        self.gradients = Gradients(self.model, self.optimizer, config.grad_norm)
+        self.gradients = Gradients(self.learner, self.optimizer, config.grad_norm)
         algorithm = A2C if config.algo == "a2c" else PPO
-        self.algorithm: A2C | PPO = algorithm(self.model, self.gradients, config)
+        self.algorithm: A2C | PPO = algorithm(self.learner, self.gradients, config, privileged)
         chunk = config.sequence if config.algo == "ppo" else None
-        self.actor = Actor(self.model, env, config.rollout, chunk)
+        self.actor = Actor(self.learner, env, config.rollout, chunk, privileged)
         self.actor.start(self._seed("environment", 0))
 
         self.updates = 0
+        self._reached_at: int | None = None  # where the target score was reached
         self.loss = float("nan")
         self.seconds = {"environment": 0.0, "acting": 0.0, "learning": 0.0}
         """Where the time of this process went."""
@@ -98,6 +116,10 @@ class ReinforcementTrainer(Trainer, Generic[Config]):
         return self.steps
 
     @property
+    def total(self) -> int:
+        return self.config.total if self._reached_at is None else self._reached_at
+
+    @property
     def done(self) -> int:  # type: ignore[override]
         # The last rollout may reach beyond the end.
         return min(self.units, self.total)
@@ -106,12 +128,19 @@ class ReinforcementTrainer(Trainer, Generic[Config]):
     def samples(self) -> int:  # type: ignore[override]
         return self.steps
 
-    def advance(self) -> Row | None:
+    @property
+    def beyond_total(self) -> bool:
+        per_update = self.units // self.updates if self.updates else 0
+        return self.units - per_update >= self.total
+
+    def update(self) -> bool:
         config, before = self.config, self.done
         self._schedule()
         in_environment = self.actor.environment_seconds
         clock = time.perf_counter()
         rollout = self.actor.collect(stream(config.seed, "actions", self.updates))
+        if config.normalize_rewards:
+            self._reward_scale.apply(rollout.rewards, rollout.ended)
         acted = time.perf_counter()
         order = stream(config.seed, "order", self.updates)
         numbers = self.algorithm.learn(rollout, order, f"update {self.updates + 1}")
@@ -123,18 +152,19 @@ class ReinforcementTrainer(Trainer, Generic[Config]):
         self.seconds["acting"] += acted - clock - in_environment
         self.seconds["learning"] += learnt - acted
         self.updates += 1
+        self._average()
         self.loss = numbers["loss"]
         for name, number in numbers.items():
             self._note(name, number)
         for reward in rollout.episode_rewards:
             self._note("train_reward", reward)
         due = self.done // config.eval_every > before // config.eval_every
-        return self._row() if due or self.done >= self.total else None
+        return due or self.done >= self.total
 
     def _schedule(self) -> None:
         """What falls or rises in the course of the run."""
         config = self.config
-        progress = self.units / self.total
+        progress = self.units / config.total
         if config.lr_final is not None:
             rate = config.scheduled("lr", progress)
             self.gradients.decay(rate / config.lr if config.lr else 0.0)
@@ -143,6 +173,18 @@ class ReinforcementTrainer(Trainer, Generic[Config]):
         self.algorithm.entropy = config.scheduled("entropy", progress)
         if isinstance(self.algorithm, PPO):
             self.algorithm.clip = config.scheduled("clip", progress)
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        """Move the measured network towards the learner; the first updates count less than they
+        would, for they are far from where it ends."""
+        if self.config.average is None:
+            return
+        decay = min(self.config.average, self.updates / (10 + self.updates))
+        for mean, weight in zip(self.model.parameters(), self.learner.parameters(), strict=True):
+            mean.lerp_(weight, 1 - decay)
+        for statistic, now in zip(self.model.buffers(), self.learner.buffers(), strict=True):
+            statistic.copy_(now)
 
     def evaluate(self) -> Evaluation:
         played = self._play(self.config.final_episodes, "evaluation")
@@ -156,13 +198,13 @@ class ReinforcementTrainer(Trainer, Generic[Config]):
                 "reward_quartiles": np.quantile(played.rewards, [0.25, 0.75]).tolist(),
                 "episode_length": float(played.lengths.mean()),
                 "power_stretch": max(1.0, len(played.power_per_step) / POWER_POINTS),
+                **({"episodes_cut": played.cut} if played.cut else {}),
             },
         )
 
-    def _row(self) -> Row:
+    def measure(self) -> Row:
         played = self._play(self.config.eval_episodes, "measurement", self.updates)
         means = {name: total / self._counts[name] for name, total in self._sums.items()}
-        self._sums, self._counts = {}, {}
         return {
             "step": self.done,
             "proficiency": float(played.rewards.mean()),
@@ -170,6 +212,11 @@ class ReinforcementTrainer(Trainer, Generic[Config]):
             **means,
             "lr": self.optimizer.param_groups[0]["lr"],
         }
+
+    def keep(self, row: Row) -> None:
+        self._sums, self._counts = {}, {}
+        if self.config.target is not None and row["proficiency"] >= self.config.target:
+            self._reached_at = self.done
 
     def _play(self, episodes: int, *name: str | int) -> Played:
         """Episodes in environments of their own, which leave no trace in the training."""
@@ -182,6 +229,7 @@ class ReinforcementTrainer(Trainer, Generic[Config]):
                 seed=self._seed(*name, "environment"),
                 generator=stream(self.config.seed, *name, "actions"),
                 greedy=self.config.greedy,
+                on_progress=self.on_measuring,
             )
         finally:
             env.close()
@@ -194,7 +242,17 @@ class ReinforcementTrainer(Trainer, Generic[Config]):
         return int(torch.randint(2**31, (), generator=stream(self.config.seed, *names)))
 
     def state_dict(self) -> State:
+        extras: State = {}
+        if self.model is not self.learner:
+            extras["learner"] = self.learner.state_dict()
+        if self._privileged is not None:
+            extras["privileged"] = self._privileged.state_dict()
+        if self.config.normalize_rewards:
+            extras["reward_scale"] = self._reward_scale.state_dict()
+        if self._reached_at is not None:
+            extras["reached_at"] = self._reached_at
         return {
+            **extras,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "updates": self.updates,
@@ -205,6 +263,13 @@ class ReinforcementTrainer(Trainer, Generic[Config]):
 
     def load_state_dict(self, state: State) -> None:
         checkpoint.load_module(self.model, state["model"])
+        if self.model is not self.learner:
+            checkpoint.load_module(self.learner, state["learner"])
+        if self._privileged is not None:
+            checkpoint.load_module(self._privileged, state["privileged"], "privileged critic")
+        if self.config.normalize_rewards:
+            self._reward_scale.load_state_dict(state["reward_scale"])
+        self._reached_at = state.get("reached_at")
         checkpoint.load_optimizer(self.optimizer, state["optimizer"])
         self.updates = state["updates"]
         self._sums, self._counts = dict(state["sums"]), dict(state["counts"])
@@ -245,7 +310,7 @@ class GymTrainer(ReinforcementTrainer[GymConfig]):
     """Any environment that Gymnasium knows by name."""
 
     def make_env(self, count: int) -> Any:
-        return environments.make(self.config.env, count)
+        return environments.make(self.config.env, count, **self.config.env_options)
 
 
 def stretches(curve: Any, points: int) -> list[float]:

@@ -38,6 +38,46 @@ def discounted_returns(
     return returns
 
 
+class RewardScale:
+    """Divides rewards by the deviation that discounted returns have had so far.
+
+    Whatever the environment pays, a critic then learns numbers near 1. Returns are followed
+    forward, as sums of past rewards, whose deviation is the same.
+    """
+
+    def __init__(self, batch: int, discount: float) -> None:
+        self._discount = discount
+        self._following = np.zeros(batch)
+        self._count, self._mean, self._variance = 0.0, 0.0, 0.0
+
+    def apply(self, rewards: Array, ended: npt.NDArray[np.bool_]) -> None:
+        """Take a rollout's rewards into account, then scale them in place."""
+        seen = np.empty(rewards.shape)
+        for t in range(rewards.shape[1]):
+            self._following = rewards[:, t] + self._discount * self._following
+            seen[:, t] = self._following
+            self._following[ended[:, t]] = 0.0
+        share = seen.size / (self._count + seen.size)
+        shift = seen.mean() - self._mean
+        self._variance += share * (seen.var() + (1 - share) * shift**2 - self._variance)
+        self._mean += share * shift
+        self._count += seen.size
+        rewards /= np.sqrt(self._variance + 1e-8)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "following": self._following,
+            "count": float(self._count),
+            "mean": float(self._mean),
+            "variance": float(self._variance),
+        }
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        self._following = saved["following"].copy()
+        self._count, self._mean = saved["count"], saved["mean"]
+        self._variance = saved["variance"]
+
+
 def generalised_advantages(
     rewards: Array,
     values: Array,

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import typing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from stpn.config import STPN_MODELS, RunConfig, require
 from stpn.errors import ConfigError
 from stpn.runs import place
+
+NOT_FOR_RLLIB = (
+    "lr_final", "lr_plasticity", "entropy_final", "clip_final", "orthogonal", "lambda_min",
+    "lambda_max", "longest_memory", "normalize_observations", "normalize_rewards",
+    "privileged_critic", "auxiliary", "average", "target", "standardize",
+)  # fmt: skip
+"""Settings of the algorithms here that RLlib's would not follow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +66,18 @@ class AgentConfig(RunConfig):
     GRU. None: every model as usual."""
     normalize_observations: bool = False
     """Show the network observations less their running mean, in running standard deviations."""
+    normalize_rewards: bool = False
+    """Learn from rewards in running standard deviations of the discounted returns."""
+    privileged_critic: bool = False
+    """Let the value see what the environment knows and the agent does not, while training (the
+    maze: cell and reward cell)."""
+    auxiliary: float = 0.0
+    """Weight of auxiliary heads, which have the core tell what only the environment knows."""
+    average: float | None = None
+    """Decay per update of an exponential average of the weights, which is measured and saved as the
+    network in place of the last weights. None: no average."""
+    target: float | None = None
+    """End the run as soon as a measurement reaches this score."""
     standardize: Literal["batch", "minibatch"] = "batch"
     """PPO: over what advantages get mean 0 and deviation 1."""
     smoothing: float = 0.95
@@ -107,12 +127,14 @@ class AgentConfig(RunConfig):
         for name in ("discount", "smoothing"):
             require(0 <= getattr(self, name) <= 1, name, "between 0 and 1", getattr(self, name))
         for name in ("value_weight", "entropy", "concentration", "eps", "lr_final",
-                     "entropy_final", "lr_plasticity"):  # fmt: skip
+                     "entropy_final", "lr_plasticity", "auxiliary"):  # fmt: skip
             value = getattr(self, name)
             require(value is None or value >= 0, name, ">= 0", value)
         require(self.clip > 0, "clip", "> 0", self.clip)
         if self.clip_final is not None:
             require(self.clip_final > 0, "clip_final", "> 0", self.clip_final)
+        if self.average is not None:
+            require(0 <= self.average < 1, "average", ">= 0 and < 1", self.average)
         self._check_memory()
         if self.grad_norm is not None:
             require(self.grad_norm > 0, "grad_norm", "> 0", self.grad_norm)
@@ -122,6 +144,9 @@ class AgentConfig(RunConfig):
         for name in ("algorithm", "env_runners"):
             if not self.rllib and getattr(self, name) != getattr(AgentConfig, name):
                 raise ConfigError(f"{name} is a setting of RLlib: add --rllib")
+        for name in NOT_FOR_RLLIB:
+            if self.rllib and getattr(self, name) != getattr(AgentConfig, name):
+                raise ConfigError(f"{name} is not a setting of RLlib: leave it at its default")
         if self.algo == "ppo" and self.concentration:
             raise ConfigError("concentration is a setting of a2c; ppo has entropy")
 
@@ -250,8 +275,11 @@ class PendulumConfig(AgentConfig):
 class GymConfig(AgentConfig):
     """Any Gymnasium environment with Discrete or Box actions."""
 
-    env: str = "CartPole-v1"
-    """Name of the environment, as gymnasium.make knows it."""
+    env: str = ""
+    """Name of the environment, as gymnasium.make knows it. module:Name imports the module first,
+    also one in the current directory."""
+    env_args: tuple[str, ...] = ()
+    """Arguments of the environment, KEY=VALUE each (is_slippery=false), or one JSON object."""
     algo: Literal["a2c", "ppo"] = "ppo"
     """a2c: one gradient step per rollout; ppo: several epochs of clipped steps."""
     steps: int = 200_000
@@ -273,6 +301,41 @@ class GymConfig(AgentConfig):
     total_field: typing.ClassVar[str] = "steps"
 
     @property
+    def env_options(self) -> dict[str, Any]:
+        """`env_args` as keyword arguments; a value that is no JSON is text."""
+        options: dict[str, Any] = {}
+        for word in self.env_args:
+            name, equals, text = word.partition("=")
+            value = _json(text)
+            if word.lstrip().startswith("{") and isinstance(whole := _json(word), dict):
+                options |= whole
+            elif equals and name.isidentifier():
+                options[name] = value
+            else:
+                raise ConfigError(
+                    "env_args are KEY=VALUE, as in is_slippery=false, or one JSON object, "
+                    f"not {word!r}"
+                )
+        return options
+
+    @property
+    def title(self) -> str:
+        return f"{self.env} {self.model} seed {self.seed}"
+
+    def check(self) -> None:
+        super().check()
+        if not self.env:
+            raise ConfigError("name the environment, as in: stpn train --env CartPole-v1")
+        _ = self.env_options
+
+    @property
     def directory(self) -> Path:
         """`gym/<environment>/<model>/seed<N>` below the root of all runs."""
         return place(self.task, self.model, self.seed, self.env)
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from stpn.nn.state import rebuilt
 from stpn.training.agent import Agent, State, clone
-from stpn.training.environments import Flags, Worlds
+from stpn.training.environments import EnvironmentFailure, Flags, Worlds
+from stpn.training.privileged import Privileged
 
 Numbers = npt.NDArray[np.float32]
 
@@ -36,6 +37,8 @@ class Rollout:
     chunk: int  # steps between two kept states
     states: list[State]  # of the core at steps 0, chunk, 2 * chunk, ..., before a reset there
     episode_rewards: list[float]  # sum of rewards of each episode that ended
+    outputs: Tensor | None  # (B, T, H) of the core, where something reads them beside the heads
+    known: Tensor | None  # (B, T, K) what the environment knew
 
     @property
     def ended(self) -> Flags:  # (B, T)
@@ -52,13 +55,23 @@ class Actor:
     `chunk`: steps between two states that are kept, to learn from shorter sequences than a rollout.
     """
 
-    def __init__(self, agent: Agent, env: Any, steps: int, chunk: int | None = None) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        env: Any,
+        steps: int,
+        chunk: int | None = None,
+        privileged: Privileged | None = None,
+    ) -> None:
         self.agent = agent
+        self.privileged = privileged
         self.worlds = Worlds(env)
         self.steps = steps
         self.environment_seconds = 0.0
         batch, policy = self.worlds.count, agent.policy
         shape, dtype = self.worlds.observation_shape, self.worlds.observation_dtype
+        hidden = agent.core.hidden_size
+        self._output = None if privileged is None else torch.zeros(batch, hidden)
         self._rollout = Rollout(
             observations=torch.zeros(batch, steps, *shape, dtype=dtype),
             actions=torch.zeros(batch, steps, *policy.action_shape, dtype=policy.action_dtype),
@@ -72,6 +85,8 @@ class Actor:
             chunk=chunk or steps,
             states=[],
             episode_rewards=[],
+            outputs=None if privileged is None else torch.zeros(batch, steps, hidden),
+            known=None if privileged is None else torch.zeros(batch, steps, privileged.columns),
         )
         self._state: State = agent.core.initial_state(batch)
         self._episode_reward = np.zeros(batch)
@@ -94,7 +109,7 @@ class Actor:
         outputs, resets = rollout.heads.numpy(), rollout.reset.numpy()
         observation = worlds.observation.numpy()  # (B, ...) changes with each step
         noise = policy.noise(worlds.count, self.steps, generator=generator)
-        act = self.agent.acting(worlds.observation, self._state)
+        act = self.agent.acting(worlds.observation, self._state, self._output)
         for t in range(self.steps):
             if t % rollout.chunk == 0:
                 rollout.states.append(clone(self._state))
@@ -109,6 +124,8 @@ class Actor:
             observations[:, t] = observation
             outputs[:, t] = heads
             actions[:, t] = action
+            if self.privileged is not None:
+                self._remember(t)
 
             before = time.perf_counter()
             reward, terminated, truncated, infos = worlds.step(policy.to_env(action))
@@ -122,8 +139,12 @@ class Actor:
                 rollout.episode_rewards += self._episode_reward[ended].tolist()
                 self._episode_reward[ended] = 0.0
                 if worlds.same_step and truncated.any():
-                    self._value_of_final(t, truncated, infos["final_obs"])
+                    self._value_of_final(t, truncated, infos)
 
+        if self.privileged is not None and self.privileged.critic is not None:
+            assert rollout.outputs is not None
+            assert rollout.known is not None
+            rollout.heads[..., -1] = self.privileged.value(rollout.outputs, rollout.known)
         goes_on = ~ended
         if not worlds.same_step:
             # The step after a truncation acted on the episode's last observation and valued it.
@@ -132,17 +153,49 @@ class Actor:
             goes_on |= truncated
         if goes_on.any():
             (chosen,) = goes_on.nonzero()
-            self._value_after(self.steps - 1, chosen, worlds.observation[chosen])
+            self._value_after(self.steps - 1, chosen, worlds.observation[chosen], self._known())
         return rollout
 
-    def _value_of_final(self, t: int, truncated: Flags, final: npt.NDArray[Any]) -> None:
+    def _remember(self, t: int) -> None:
+        """Keep what the privileged critic reads."""
+        outputs, known = self._rollout.outputs, self._rollout.known
+        assert outputs is not None
+        assert known is not None
+        outputs.numpy()[:, t] = self._output
+        known.numpy()[:, t] = self._known()
+
+    def _value_of_final(self, t: int, truncated: Flags, infos: dict[str, Any]) -> None:
         (chosen,) = truncated.nonzero()
         # One array per environment, or an array of objects: each environment's row serves both.
-        observation = np.stack([final[index] for index in chosen])
-        self._value_after(t, chosen, self.worlds.tensor(observation))
+        observation = np.stack([infos["final_obs"][index] for index in chosen])
+        self._value_after(t, chosen, self.worlds.tensor(observation), self._known(infos))
 
-    def _value_after(self, t: int, chosen: npt.NDArray[np.int64], observation: Tensor) -> None:
-        value = self.agent.peek(observation, self._state, torch.from_numpy(chosen))
+    def _known(self, infos: dict[str, Any] | None = None) -> Tensor | None:
+        """What the environments know (B, K): now, or of the step that `infos` came with, at the
+        end of its episodes."""
+        if self.privileged is None:
+            return None
+        if infos is None:
+            knowledge = self.worlds.env.privileged()
+        elif "final_privileged" in infos:
+            knowledge = infos["final_privileged"]
+        else:
+            raise EnvironmentFailure(
+                "the environment broke an episode off without infos['final_privileged'], which a "
+                "privileged critic needs"
+            )
+        return torch.from_numpy(self.privileged.table(knowledge))
+
+    def _value_after(
+        self, t: int, chosen: npt.NDArray[np.int64], observation: Tensor, known: Tensor | None
+    ) -> None:
+        index = torch.from_numpy(chosen)
+        y = self.agent.peek(observation, self._state, index)
+        if self.privileged is not None and self.privileged.critic is not None:
+            assert known is not None
+            value = self.privileged.value(y, known[index])
+        else:
+            _, value = self.agent.read(y)
         self._rollout.bootstrap[chosen, t] = value.numpy()
 
     def state_dict(self) -> dict[str, Any]:

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from stpn import experiments
 from stpn._json import json_safe
-from stpn.config import RunConfig, from_dict
+from stpn.config import RunConfig, from_dict, trusted
 from stpn.errors import ConfigError, RunError
 from stpn.ops.backends import use_backend
 from stpn.results import paper_figures
@@ -52,15 +53,17 @@ def resume(
     path: str | Path,
     *,
     total: int | None = None,
+    env: str | None = None,
     reporter: Reporter | None = None,
     stop: Stop | None = None,
 ) -> Outcome:
     """Go on with a run; it ends as if it had never been stopped.
 
-    `total` gives it a new length, also after it has finished.
+    `total` gives it a new length, also after it has finished. A run in an environment of the form
+    "module:Name" must be given that name again, as `env`: the module is imported.
     """
     run = Run.open(path)
-    config = from_dict(run.config)
+    config = trusted(from_dict(run.config), env, run.path)
     if total is not None:
         config = from_dict({**run.config, config.total_field: total})
     elif run.summary is not None:
@@ -68,10 +71,6 @@ def resume(
     with run.lock(), _machine(config) as config, built(config) as trainer:
         loop = Loop(run, trainer, reporter or Reporter(), stop or Stop())
         loop.restore()
-        if trainer.done > trainer.total:
-            raise ConfigError(
-                f"{run.path} has already done {trainer.done} {config.unit}s, more than {total}"
-            )
         if config.to_dict() != run.config:
             run.rewrite_config(config.to_dict())
         return _work(loop)
@@ -97,14 +96,19 @@ def ensure(
     if difference:
         raise ConfigError(f"{run.path} holds a run with other settings: {difference}")
     longer = config.total if config.total > present.total else None
-    return resume(run.path, total=longer, reporter=reporter, stop=stop)
+    env = getattr(config, "env", None)  # the caller's, which is that of the run
+    return resume(run.path, total=longer, env=env, reporter=reporter, stop=stop)
 
 
 @contextmanager
-def restored(path: str | Path) -> Iterator[Trainer]:
-    """The trainer of a run with its network as saved, to look at, measure or use."""
+def restored(path: str | Path, *, env: str | None = None, **settings: Any) -> Iterator[Trainer]:
+    """The trainer of a run with its network as saved, to look at, measure or use.
+
+    `settings` change the configuration (`seed`: other data to measure with); `env` as in `resume`.
+    """
     run = Run.open(path)
-    with _machine(from_dict(run.config)) as config, built(config, plain=True) as trainer:
+    config = trusted(from_dict({**run.config, **settings}), env, run.path)
+    with _machine(config) as config, built(config, plain=True) as trainer:
         with checkpoint.explain_misfit(run.checkpoint, trainer):
             trainer.load_state_dict(checkpoint.read(run.checkpoint)["trainer"])
         yield trainer
@@ -139,9 +143,9 @@ def _work(loop: Loop) -> Outcome:
 def _evaluate(loop: Loop) -> RunSummary | None:
     """The summary; None if interrupted, which loses nothing: the checkpoint is written."""
     loop.reporter.evaluating(loop.trainer)
-    loop.stop.at_once = True
     try:
-        figures = loop.trainer.evaluate()
+        with loop.stop.at_once():
+            figures = loop.trainer.evaluate()
     except KeyboardInterrupt:
         return None
     return summarise(loop.trainer, figures, seconds=loop.seconds, rows=loop.rows)

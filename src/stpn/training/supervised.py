@@ -81,10 +81,14 @@ class SupervisedTrainer(Trainer, Generic[Config]):
         """Mean loss of a batch, ()."""
 
     @abstractmethod
-    def after_update(self) -> Row | None:
-        """Count units; measure a row if one is due."""
+    def after_update(self) -> bool:
+        """Count units; whether a row is due."""
 
-    def advance(self) -> Row | None:
+    @abstractmethod
+    def validate(self) -> Evaluation:
+        """The figures of a row."""
+
+    def update(self) -> bool:
         x, target = self.batch()
         if self.parallel is None:
             loss = value = self.loss_of(self.network(x), target)
@@ -100,15 +104,17 @@ class SupervisedTrainer(Trainer, Generic[Config]):
         self._loss_count += 1
         return self.after_update()
 
-    def row(self, figures: Evaluation) -> Row:
-        loss = self._loss_sum / self._loss_count
-        self._loss_sum, self._loss_count = 0.0, 0
+    def measure(self) -> Row:
+        figures = self.validate()
         return {
             "step": self.done,
             "proficiency": figures.proficiency,
             "power": figures.power,
-            "loss": loss,
+            "loss": self._loss_sum / self._loss_count,
         }
+
+    def keep(self, row: Row) -> None:
+        self._loss_sum, self._loss_count = 0.0, 0
 
     def state_dict(self) -> State:
         return {
@@ -175,11 +181,14 @@ class ArtTrainer(SupervisedTrainer[ArtConfig]):
     def loss_of(self, output: Tensor, target: Tensor) -> Tensor:
         return functional.cross_entropy(output, target)
 
-    def after_update(self) -> Row | None:
+    def after_update(self) -> bool:
         if self.updates % self._updates_per_epoch:
-            return None
+            return False
         self.done += 1
-        return self.row(self._measure(self.data.validation))
+        return True
+
+    def validate(self) -> Evaluation:
+        return self._measure(self.data.validation)
 
     def evaluate(self) -> Evaluation:
         return self._measure(self.data.test)
@@ -233,11 +242,12 @@ class FamiliarityTrainer(SupervisedTrainer[FamiliarityConfig]):
     def loss_of(self, output: Tensor, target: Tensor) -> Tensor:
         return functional.binary_cross_entropy_with_logits(output.squeeze(-1), target)
 
-    def after_update(self) -> Row | None:
+    def after_update(self) -> bool:
         self.done = self.updates
-        if self.done % self.config.log_every and self.done < self.total:
-            return None
-        return self.row(self._measure([self._validation(self.done)]))
+        return self.done % self.config.log_every == 0 or self.done >= self.total
+
+    def validate(self) -> Evaluation:
+        return self._measure([self._validation(self.done)])
 
     def evaluate(self) -> Evaluation:
         if self.config.mode == "dataset":

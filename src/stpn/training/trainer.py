@@ -6,9 +6,12 @@ summary. A new task or algorithm implements this class and gets all of that.
 
     trainer = MyTrainer(config)
     while trainer.done < trainer.total:
-        row = trainer.advance()          # one update
+        row = trainer.advance()          # one update, and what was measured if a row is due
         ...                              # at any point here: save trainer.state_dict()
     figures = trainer.evaluate()
+
+Learning (`update`) and measuring (`measure`, `evaluate`) are apart, so that the loop can say which
+of them is going on and break off a measurement without losing what was learnt.
 
 Rules that make a resumed run bit-identical to one that was never stopped:
 
@@ -16,8 +19,7 @@ Rules that make a resumed run bit-identical to one that was never stopped:
   sums, environment and recurrent states, and the state of every random stream that moves on from
   update to update. Better still, draw from `stream(seed, "name", counter)`, which needs no saving.
 - `load_state_dict` runs on a freshly built trainer of the same config.
-- `evaluate()` and the measurements for a row leave all of it untouched: draw from a stream of their
-  own.
+- `evaluate()` and `measure()` leave all of it untouched: draw from a stream of their own.
 - The global torch generator (initial weights, dropout) is seeded and saved by the loop.
 """
 
@@ -76,14 +78,33 @@ class Trainer(ABC):
         """Units done, the part of an unfinished one included."""
         return self.done
 
-    @abstractmethod
-    def advance(self) -> Row | None:
-        """Do one update; return a row of metrics when one is due, else None.
+    @property
+    def beyond_total(self) -> bool:
+        """Whether a run of length `total` would have ended before this trainer's last update."""
+        return self.done > self.total
 
-        A row holds "step" (== done), "proficiency", "power", "loss" and what else is worth a curve;
-        the loop adds "seconds". The row of the last unit is always due. Check the loss with
-        `stpn.training.finite.check_loss` before the optimizer uses it.
+    def advance(self) -> Row | None:
+        """One update; then the row of metrics, if one is due."""
+        if not self.update():
+            return None
+        row = self.measure()
+        self.keep(row)
+        return row
+
+    @abstractmethod
+    def update(self) -> bool:
+        """Learn once; return whether a row of metrics is due. That of the last unit always is.
+
+        Check the loss with `stpn.training.finite.check_loss` before the optimizer uses it.
         """
+
+    @abstractmethod
+    def measure(self) -> Row:
+        """A row of metrics: "step" (== done), "proficiency", "power", "loss" and what else is worth
+        a curve; the loop adds "seconds". Deterministic; changes nothing."""
+
+    def keep(self, row: Row) -> None:  # noqa: B027  (not every trainer has averages)
+        """The row was measured to its end: averages for the next one begin anew."""
 
     @abstractmethod
     def evaluate(self) -> Evaluation:
@@ -96,6 +117,10 @@ class Trainer(ABC):
     @abstractmethod
     def load_state_dict(self, state: State) -> None:
         """Take up where `state_dict` was taken. Raise CheckpointError for one that does not fit."""
+
+    def on_measuring(self, share: float) -> None:  # noqa: B027
+        """Called now and then by a measurement with the share of it that is done; whoever shows
+        progress puts a function in its place."""
 
     def close(self) -> None:  # noqa: B027  (most trainers hold nothing that must be closed)
         """Release environments and the like."""
