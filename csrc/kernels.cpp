@@ -167,12 +167,13 @@ template <CellKind K> constexpr bool kHasAcross = kTriedAcross && K != CellKind:
 template <bool BACKWARD, class P, CellKind K> bool goes_across(const Call& c) {
   using T = typename P::T;
   constexpr idx L = kLanes<T>;
-  if (BACKWARD && c.saved) return *at<T>(c.saved) == T(L);  // as the forward pass, by its heading
+  const bool possible = c.B % L == 0 && !c.lengths;
+  if (BACKWARD && c.saved) return *at<T>(c.saved) == T(L) && possible;  // as the forward pass, by its heading
   const idx threads = threads_of(c);
   const idx D = K == CellKind::kModPlast || K == CellKind::kFastWeights ? c.H : c.I + (c.recurrent ? c.H : 0);
   const double along = double(ceil_div(c.B, threads)), across = kAcross * double(L * ceil_div(c.B / L, threads));
   const bool fits = c.H * D * idx(sizeof(T)) * L <= kAcrossBytes;
-  return c.B && c.B % L == 0 && c.T >= kAcrossSteps && fits && !c.lengths && across < along;
+  return c.B && possible && c.T >= kAcrossSteps && fits && across < along;
 }
 
 template <bool BACKWARD, class P, CellKind K> void run_as(const Call& c) {

@@ -112,3 +112,95 @@ def test_wrong_tensors_are_refused_when_bound() -> None:
         core.bound_step(torch.zeros(BATCH + 1, INPUTS), state)
     with pytest.raises(ValueError, match="x: expected a contiguous tensor"):
         core.bound_step(torch.zeros(INPUTS, BATCH).t(), state)
+
+
+def vector(core: torch.nn.Module) -> None:
+    values = torch.nn.utils.parameters_to_vector(core.parameters()).detach() * 1.1
+    torch.nn.utils.vector_to_parameters(values, core.parameters())
+
+
+def data(core: torch.nn.Module) -> None:
+    for parameter in core.parameters():
+        parameter.data = parameter.data * 1.1
+
+
+def assigned(core: torch.nn.Module) -> None:
+    core.load_state_dict({n: v * 1.1 for n, v in core.state_dict().items()}, assign=True)
+
+
+def replaced(core: torch.nn.Module) -> None:
+    core.weight_l0 = torch.nn.Parameter(core.weight_l0.detach() * 1.1)
+
+
+def shared(core: torch.nn.Module) -> None:
+    core.share_memory()
+
+
+def transposed(core: torch.nn.Module) -> None:
+    """The same memory and shape, read in another order."""
+    core.weight_l0.data = core.weight_l0.data.t().contiguous().t()
+
+
+@pytest.mark.parametrize("swap", [vector, data, assigned, replaced, shared])
+def test_parameters_that_get_other_memory_are_followed(swap) -> None:
+    core = STPNr(INPUTS, HIDDEN)
+    x, state, expected = torch.randn(BATCH, INPUTS), core.initial_state(BATCH), None
+    bound = core.bound_step(x, state)
+    bound()
+    for _ in range(3):
+        swap(core)
+        junk = [torch.full((BATCH, HIDDEN, INPUTS + HIDDEN), 7.0) for _ in range(20)]
+        with torch.no_grad():
+            expected, _ = core.step(x, tuple(s.clone() for s in state))
+        torch.testing.assert_close(bound(), expected, rtol=0, atol=0)
+        del junk
+
+
+@pytest.mark.parametrize("name", ["x", "h", "f"])
+def test_tensors_that_get_other_memory_are_followed(name: str) -> None:
+    core = STPNr(INPUTS, HIDDEN)
+    x, (state,) = torch.randn(BATCH, INPUTS), core.initial_state(BATCH)
+    bound = core.bound_step(x, (state,))
+    bound()
+    tensor = {"x": x, "h": state.h, "f": state.f}[name]
+    tensor.set_(torch.randn(tensor.shape))
+    with torch.no_grad():
+        expected, _ = core.step(x, (state.clone(),))
+    torch.testing.assert_close(bound(), expected, rtol=0, atol=0)
+
+
+def double(core: torch.nn.Module, x: torch.Tensor, state) -> None:
+    core.double()
+
+
+def smaller(core: torch.nn.Module, x: torch.Tensor, state) -> None:
+    x.resize_(BATCH - 1, INPUTS)
+
+
+def emptied(core: torch.nn.Module, x: torch.Tensor, state) -> None:
+    state.f.set_()
+
+
+def freed(core: torch.nn.Module, x: torch.Tensor, state) -> None:
+    core.weight_l0.untyped_storage().resize_(0)
+
+
+def gone(core: torch.nn.Module, x: torch.Tensor, state) -> None:
+    core._parameters["weight_l0"] = None
+
+
+@pytest.mark.parametrize("change", [double, smaller, emptied, freed, gone])
+def test_tensors_that_do_not_fit_any_more_are_an_error(change) -> None:
+    core = STPNr(INPUTS, HIDDEN)
+    x, (state,) = torch.randn(BATCH, INPUTS), core.initial_state(BATCH)
+    bound = core.bound_step(x, (state,))
+    bound()
+    change(core, x, state)
+    with pytest.raises((ValueError, TypeError), match="expected"):
+        bound()
+
+
+def test_a_parameter_that_is_not_contiguous_is_read_as_it_is() -> None:
+    core = STPNr(INPUTS, HIDDEN)
+    transposed(core)
+    compare(core)

@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from stpn.nn import STPNr
+from stpn.nn import STPNl, STPNr
+from stpn.nn.fast_weights import FastWeights
+from stpn.nn.modulated import ModPlast
 from stpn.ops import backends, reference
 from stpn.ops.backends import use_backend
 from stpn.ops.reference import STPNOptions
@@ -75,6 +77,33 @@ def sliced(value: Tensor) -> Tensor:
 def test_operands_that_are_not_contiguous(name: str, change: Any) -> None:
     given = operands()
     assert_right(given | {name: change(given[name])})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_operands_that_are_still_to_be_negated(name: str) -> None:
+    """A view of the imaginary part of a conjugate has torch's negative bit."""
+    given = operands()
+    value = torch.complex(torch.zeros_like(given[name]), -given[name]).conj().imag
+    assert value.is_neg()
+    assert_right(given | {name: value})
+    assert_right(given | {name: torch._neg_view(-given[name])})
+
+
+def test_gradients_that_are_still_to_be_negated() -> None:
+    def loss(y: Tensor, f: Tensor) -> Tensor:
+        return _Negated.apply(y).square().sum() + _Negated.apply(f).sum()
+
+    assert_right(operands(), loss)
+
+
+class _Negated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        return -value
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return torch._neg_view(gradient.contiguous())
 
 
 EXPANDED = {
@@ -155,7 +184,7 @@ def test_a_step_in_place_on_what_a_gradient_needs_is_an_error() -> None:
         state = layer.initial_state(BATCH)
         y, _ = layer(x, state)
         with torch.no_grad():
-            layer.step(x[:, 0], state)
+            layer.step(x[:, 0], state, inplace=True)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
 
@@ -175,6 +204,27 @@ def test_small_and_empty_inputs(shape: tuple[int, int, int]) -> None:
             "gamma": draw(HIDDEN, columns),
         }
     )
+
+
+@pytest.mark.parametrize(("inputs", "hidden", "recurrent"), [(3, 0, True), (0, 4, False)])
+def test_without_a_synapse_the_specification_runs(inputs, hidden, recurrent) -> None:
+    columns = inputs + hidden * recurrent
+    options = STPNOptions(recurrent=recurrent)
+    leaves = [
+        draw(*shape).requires_grad_()
+        for shape in [
+            (2, 3, inputs), (2, hidden), (2, hidden, columns), (hidden, columns), (hidden,),
+            (hidden, columns), (hidden, columns),
+        ]
+    ]  # fmt: skip
+    y, f, _ = backends.stpn(*leaves, options=options)
+    expected, f_expected, _ = reference.stpn(*leaves, options=options)
+    torch.testing.assert_close([y, f], [expected, f_expected])
+    torch.autograd.grad(y.sum() + f.sum(), leaves, materialize_grads=True)
+    with pytest.raises(ValueError, match="expected"):
+        torch.ops.stpn.stpn(
+            leaves[0], leaves[1], None, *leaves[2:], None, None, None, 1, 0, recurrent, 1.0, True
+        )
 
 
 def test_a_very_long_sequence_of_few_synapses() -> None:
@@ -221,12 +271,30 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 }
 
 
+WRONG |= {
+    f"{what} {name}": ({name: change}, ValueError if what != "no" else TypeError, name)
+    for name in ("h0", "f0", "weight", "lambda_", "gamma")
+    for what, change in (("no", None), ("freed", "freed"), ("shrunk", "shrunk"))
+} | {"freed x": ({"x": "freed"}, ValueError, "x")}
+
+
+def freed(tensor: Tensor, size: int) -> Tensor:
+    """All its storage is gone but for `size` bytes, as sharding does it."""
+    tensor.untyped_storage().resize_(size)
+    return tensor
+
+
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_operands_are_errors_that_name_them(case: str) -> None:
     wrong, error, name = WRONG[case]
     fixed = {n: wrong[n] for n in wrong if n not in NAMES}
     given = operands() | {"lambda_": draw(1, 1), "gamma": draw(1, 1)}
-    given |= {n: wrong[n] for n in wrong if n in NAMES}
+    for n in wrong:
+        if n in NAMES:
+            freeing = {"freed": lambda t: freed(t, 0), "shrunk": lambda t: freed(t, 8)}
+            change = freeing.get(wrong[n]) if isinstance(wrong[n], str) else None
+            whole = operands()[n]
+            given[n] = change(whole) if change else wrong[n]
     with use_backend("native"), pytest.raises(error, match=f"^{name}: expected"):
         run(backends, given, **fixed)
 
@@ -255,3 +323,153 @@ def test_wrong_operands_of_the_rivals_are_errors(case: str) -> None:
     given[position] = wrong
     with use_backend("native"), pytest.raises(error, match=f"^{name}: expected"):
         getattr(backends, op)(*given)
+
+
+MISSING = {
+    "modplast": ["h0", "f0", "weight", "alpha"],
+    "fast_weights": ["h0", "f0", "weight", "ln_weight", "ln_bias"],
+}
+
+
+@pytest.mark.parametrize(("op", "name"), [(op, name) for op in MISSING for name in MISSING[op]])
+def test_missing_operands_of_the_rivals_are_errors(op: str, name: str) -> None:
+    given: dict[str, Any] = {
+        "p": draw(BATCH, STEPS, HIDDEN), "h0": draw(BATCH, HIDDEN),
+        "f0": draw(BATCH, HIDDEN, HIDDEN), "weight": draw(HIDDEN, HIDDEN),
+    }  # fmt: skip
+    if op == "modplast":
+        given |= {"alpha": draw(HIDDEN, HIDDEN), "v": draw(HIDDEN), "d": draw(), "eta": None}
+    else:
+        given |= {"ln_weight": draw(HIDDEN), "ln_bias": draw(HIDDEN)}
+    with use_backend("native"), pytest.raises(TypeError, match=f"^{name}: expected a Tensor"):
+        getattr(backends, op)(*(given | {name: None}).values())
+
+
+@pytest.mark.parametrize("missing", ["v", "d", "v d"])
+def test_half_a_modulation_is_an_error(missing: str) -> None:
+    rule = {"v": draw(HIDDEN), "d": draw(), "eta": None} | dict.fromkeys(missing.split())
+    with use_backend("native"), pytest.raises(ValueError, match="either v and d"):
+        backends.modplast(
+            draw(BATCH, STEPS, HIDDEN), draw(BATCH, HIDDEN), draw(BATCH, HIDDEN, HIDDEN),
+            draw(HIDDEN, HIDDEN), draw(HIDDEN, HIDDEN), *rule.values(),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("core", [ModPlast, FastWeights, STPNr, STPNl])
+def test_a_parameter_set_to_none_is_an_error_on_both_backends(core: type) -> None:
+    names = [name for name, _ in core(INPUTS, HIDDEN).named_parameters()]
+    for name in names:
+        layer = core(INPUTS, HIDDEN)
+        layer._parameters[name] = None
+        errors = []
+        for backend in ("native", "reference"):
+            with use_backend(backend):
+                try:
+                    layer(torch.randn(STEPS, BATCH, INPUTS))
+                    errors.append(None)
+                except (TypeError, ValueError, AttributeError) as error:
+                    errors.append(error)
+        native, specification = errors
+        if native is None:
+            assert specification is None, name
+            assert name.startswith("bias")
+
+
+# --- Malformed calls of the operators -----------------------------------------------------------
+
+OPERATOR_INPUTS = (
+    "x", "h0", "c0", "f0", "weight", "bias", "lambda_", "gamma", "reset", "lengths",
+    "power_weight", "norm", "activation", "recurrent", "clamp",
+)  # fmt: skip
+
+
+def operator_arguments() -> dict[str, Any]:
+    given = dict.fromkeys(OPERATOR_INPUTS) | operands()
+    given |= {"power_weight": torch.rand(COLUMNS).double()}
+    return given | {"norm": 1, "activation": 0, "recurrent": True, "clamp": 0.5}
+
+
+def backward_arguments() -> dict[str, Any]:
+    given = operator_arguments()
+    y, _, f_T, power, saved = torch.ops.stpn.stpn(**given, save=True)
+    given |= {"y": y, "saved": saved, "dy": y.clone(), "dc_T": None, "df_T": f_T.clone()}
+    return given | {"dpower": power.clone(), "needs": [True] * 8}
+
+
+@pytest.mark.parametrize("name", ["x", "h0", "f0", "weight", "y", "saved", "dy", "df_T", "dpower"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.int8, torch.bool, torch.float32])
+def test_operators_refuse_every_other_dtype(name: str, dtype: torch.dtype) -> None:
+    given = backward_arguments()
+    given[name] = given[name].to(dtype)
+    with pytest.raises(TypeError, match="expected dtype"):
+        torch.ops.stpn.stpn_backward(**given)
+
+
+def test_operators_refuse_a_dtype_that_all_operands_have() -> None:
+    for dtype in (torch.float16, torch.bfloat16, torch.int8, torch.bool, torch.complex64):
+        given = {
+            n: v.to(dtype) if isinstance(v, Tensor) else v for n, v in operator_arguments().items()
+        }
+        with pytest.raises(TypeError, match="expected dtype"):
+            torch.ops.stpn.stpn(**given, save=True)
+
+
+@pytest.mark.parametrize("name", ["y", "saved", "dy", "df_T", "dpower"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t: t[:1], lambda t: t[:, :1], lambda t: t.flatten(), lambda t: t.unsqueeze(0),
+        lambda t: t.new_zeros(0), lambda t: t.to("meta"), lambda t: freed(t.clone(), 0),
+    ],
+    ids=["rows", "columns", "flat", "rank", "empty", "meta", "freed"],
+)  # fmt: skip
+def test_operators_check_what_a_backward_pass_is_given(name: str, change: Any) -> None:
+    given = backward_arguments()
+    given[name] = change(given[name])
+    with pytest.raises(ValueError, match=f"^{name}|expected"):
+        torch.ops.stpn.stpn_backward(**given)
+
+
+@pytest.mark.parametrize("name", ["x", "h0", "f0", "weight", "lambda_", "gamma", "y", "saved"])
+def test_operators_refuse_none(name: str) -> None:
+    with pytest.raises((TypeError, RuntimeError), match=name):
+        torch.ops.stpn.stpn_backward(**backward_arguments() | {name: None})
+
+
+@pytest.mark.parametrize("heading", [0.0, 2.0, 4.0, 8.0, -4.0, 1e9, float("nan")])
+def test_a_heading_that_no_forward_pass_of_these_inputs_wrote(heading: float) -> None:
+    given = backward_arguments()  # three sequences, which go into no lane of several
+    given["saved"][0, 0] = heading
+    with pytest.raises((ValueError, RuntimeError), match=r"saved|instruction set"):
+        torch.ops.stpn.stpn_backward(**given)
+
+
+def test_operators_refuse_gradients_of_results_that_are_not_there() -> None:
+    given = backward_arguments()
+    with pytest.raises(ValueError, match=r"^dc_T: expected None"):
+        torch.ops.stpn.stpn_backward(**given | {"dc_T": draw(BATCH, HIDDEN)})
+    with pytest.raises(ValueError, match=r"^dpower: expected None"):
+        torch.ops.stpn.stpn_backward(**given | {"power_weight": None})
+    for needs in ([], [True] * 7, [True] * 9):
+        with pytest.raises(ValueError, match=r"^needs: expected 8"):
+            torch.ops.stpn.stpn_backward(**given | {"needs": needs})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("norm", 3), ("norm", -1), ("activation", 3), ("activation", -1), ("recurrent", False),
+        ("clamp", -1.0), ("clamp", float("nan")),
+    ],
+)  # fmt: skip
+def test_operators_refuse_options_that_mean_nothing(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=r"expected|not a value"):
+        torch.ops.stpn.stpn(**operator_arguments() | {name: value}, save=False)
+
+
+@pytest.mark.parametrize("name", ["weight", "bias", "power_weight"])
+def test_operators_refuse_a_tensor_without_data(name: str) -> None:
+    given = operator_arguments()
+    given[name] = given[name].to("meta")
+    with pytest.raises(ValueError, match="expected a tensor on"):
+        torch.ops.stpn.stpn(**given, save=False)

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-import stpn
 from stpn.nn import STPNl, STPNr
 from stpn.nn.fast_weights import FastWeights
 from stpn.nn.hebbff import HebbFF
@@ -200,26 +199,6 @@ def test_inductor() -> None:
         torch.testing.assert_close(loss_and_gradients(compiled, layer, x, reset), expected)
 
 
-@pytest.mark.parametrize("kind", [STPNr, STPNl, ModPlast, FastWeights])
-def test_a_second_derivative_is_an_error(kind: Any) -> None:
-    layer = kind(INPUTS, HIDDEN, batch_first=True, dtype=torch.float64)
-    x = draw(BATCH, STEPS, INPUTS)
-    with use_backend("native"):
-        y, _ = layer(x)
-    (first,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="differentiate twice"):
-        first.square().sum().backward()
-
-
-@pytest.mark.parametrize(("name", "make", "options"), FORWARD)
-def test_a_second_derivative_of_an_operator_is_an_error(name: str, make: Make, options) -> None:
-    arguments = make(**options)
-    y, *_ = getattr(torch.ops.stpn, name)(*arguments, True)
-    (first,) = torch.autograd.grad(y.square().sum(), arguments[0], create_graph=True)
-    with pytest.raises(RuntimeError, match="cannot be differentiated"):
-        torch.autograd.grad(first.square().sum(), arguments[0])
-
-
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch's own
 @pytest.mark.parametrize("kind", [STPNr, STPNl, ModPlast, FastWeights])
 def test_other_kinds_of_derivative_come_from_the_specification(kind: Any) -> None:
@@ -239,12 +218,6 @@ def test_other_kinds_of_derivative_come_from_the_specification(kind: Any) -> Non
     torch.testing.assert_close(dual.tangent, slope)
     with use_backend("native"), pytest.raises(ValueError, match=r"torch\.func"):
         torch.func.grad(loss)(x)
-
-
-def test_the_specification_has_second_derivatives() -> None:
-    layer = stpn.STPNr(INPUTS, HIDDEN, batch_first=True, dtype=torch.float64)
-    with use_backend("reference"):
-        torch.autograd.gradgradcheck(lambda x: layer(x)[0], draw(1, 2, INPUTS), fast_mode=True)
 
 
 @pytest.mark.parametrize("modulated", [True, False])

@@ -194,13 +194,20 @@ class _Neurons(_Plastic):
 
     def _bound_kernel(self, x: Tensor, state: STPNState) -> Callable[[], Tensor] | None:
         ((_, suffix),) = self._layers()
-        tensors = self._tensors(suffix)
-        names = (f"{name}{suffix}" for name in ("weight", "bias", "lambda", "gamma"))
-        # What was computed from the parameters (another dtype, padding) would not change with them.
-        computed = (t is not self._parameters.get(n) for t, n in zip(tensors, names, strict=True))
-        if self.norm_scale_learnt or any(computed):
+        names = [f"{name}{suffix}" for name in ("weight", "bias", "lambda", "gamma")]
+        parameters = [self._parameters.get(name) for name in names]
+        # What is computed from the parameters (another dtype, padding) would not change with them.
+        computed = (a is not b for a, b in zip(self._tensors(suffix), parameters, strict=True))
+        copied = (p is not None and not p.is_contiguous() for p in parameters)
+        if self.norm_scale_learnt or any(computed) or any(copied):
             return None
-        return backends.bound_stpn_step(x, state.h, state.f, *tensors, options=self._in_use())
+        return backends.bound_stpn_step(
+            x,
+            state.h,
+            state.f,
+            lambda: [self._parameters.get(name) for name in names],
+            options=self._in_use(),
+        )
 
 
 class _FeedForward(_Neurons):

@@ -2,13 +2,14 @@
 
 Two backends: `native` (fused C++ kernels) and `reference` (plain PyTorch, the specification). By
 default each call runs on the native kernels if they can do what it asks, else on the specification,
-which is said once per reason. `use_backend` and the environment variable STPN_BACKEND choose.
+which is logged once per reason. `use_backend` and the environment variable STPN_BACKEND choose.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,18 +28,39 @@ _logger = logging.getLogger("stpn")
 
 try:
     from stpn import _native
-    from stpn.ops import native, native_rivals, native_stream
+    from stpn.ops import native, native_rivals
 
     _native_problem = ""
 except ImportError as error:
-    native = native_rivals = native_stream = None  # type: ignore[assignment]
+    native = native_rivals = None  # type: ignore[assignment]
     _native_problem = (
         f"the compiled module is missing ({error}); a C++ compiler was needed at install"
     )
 
 NAMES = ("auto", "native", "reference")
-_chosen = "auto"
 _said: set[str] = set()
+
+
+class _Choice(threading.local):
+    """What this thread has chosen; other threads have no part in it."""
+
+    name = "auto"
+
+
+_choice = _Choice()
+# All threads' choices but for "auto", the latest last: torch.compile, which cannot look at those of
+# a thread, takes this one, and compiles anew when it has changed.
+_choices: dict[int, str] = {}
+_latest = "auto"
+
+
+def _choose(name: str) -> None:
+    global _latest
+    _choice.name = name
+    _choices.pop(threading.get_ident(), None)
+    if name != _Choice.name:
+        _choices[threading.get_ident()] = name
+    _latest = next(reversed(list(_choices.values())), _Choice.name)
 
 
 @dataclass(frozen=True)
@@ -65,39 +87,44 @@ def backends() -> tuple[Backend, ...]:
 
 
 class use_backend:
-    """Choose the backend for all later calls, or for a `with` block.
+    """Choose the backend for all later calls of this thread, or for a `with` block.
 
         stpn.use_backend("reference")
         with stpn.use_backend("native"): ...
 
-    "auto" is the default. With "native" a call that the kernels cannot run is an error.
+    "auto" is the default. With "native" a call that the kernels cannot run is an error. As with
+    `torch.no_grad`, other threads are not affected; the environment variable STPN_BACKEND chooses
+    for all of them.
     """
 
     def __init__(self, name: str) -> None:
-        global _chosen
         if name not in NAMES:
             raise ValueError(f"backend: expected one of {', '.join(NAMES)}, got {name!r}")
         if name == "native" and native is None:
             raise ValueError(f"backend: 'native' is not usable: {_native_problem}")
-        self._before = _chosen
-        _chosen = name
+        self._before = _choice.name
+        _choose(name)
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, *exception: object) -> None:
-        global _chosen
-        _chosen = self._before
+        _choose(self._before)
 
 
 def _start() -> None:
+    global _latest
     wanted = os.environ.get("STPN_BACKEND", "auto")
     if wanted not in NAMES:
         raise ValueError(f"STPN_BACKEND: expected one of {', '.join(NAMES)}, got {wanted!r}")
-    if native is None and wanted != "reference":
-        warnings.warn(f"stpn runs on plain PyTorch, which is slow: {_native_problem}", stacklevel=2)
-    elif wanted != "auto":
-        use_backend(wanted)
+    if native is None:
+        if wanted == "native":
+            raise ValueError(f"STPN_BACKEND: 'native' is not usable: {_native_problem}")
+        if wanted == "auto":
+            warnings.warn(
+                f"stpn runs on plain PyTorch, which is slow: {_native_problem}", stacklevel=2
+            )
+    _Choice.name = _latest = wanted
 
 
 _start()
@@ -105,10 +132,12 @@ _start()
 
 def _runs_native(reason: str, *tensors: Tensor | None) -> bool:
     """Whether this call runs on the kernels; `reason` says why its options cannot."""
-    if _chosen == "reference" or native is None:
+    compiling = torch.compiler.is_compiling()
+    chosen = _latest if compiling else _choice.name
+    if chosen == "reference" or native is None:
         return False
-    if not reason and _transformed():
-        reason = "torch.func and forward-mode derivatives have no kernel"
+    if not reason:
+        reason = _export_reason() if compiling else _transform_reason()
     for tensor in tensors:
         if tensor is not None and not reason:
             if tensor.device.type != "cpu":
@@ -117,22 +146,30 @@ def _runs_native(reason: str, *tensors: Tensor | None) -> bool:
                 reason = f"the kernels compute in float32 and float64, not in {tensor.dtype}"
     if not reason:
         return True
-    if _chosen == "native":
+    if chosen == "native":
         raise ValueError(f"backend 'native' cannot run this: {reason}")
-    if not torch.compiler.is_compiling() and reason not in _said:
+    if not compiling and reason not in _said:
         _said.add(reason)
         _logger.warning("this runs on plain PyTorch, not on the native kernels: %s", reason)
     return False
 
 
-def _transformed() -> bool:
-    """Whether this call is differentiated in a way that only plain PyTorch knows."""
-    if torch.compiler.is_compiling():
-        return False
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+def _transform_reason() -> str:
+    """Why this call is looked at in a way that only plain PyTorch knows, if it is."""
+    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        return "torch.func and forward-mode derivatives have no kernel"
+    if torch._C._get_tracing_state() is not None:
+        return "torch.jit.trace, and the ONNX export that uses it, record plain PyTorch alone"
+    return ""
 
 
-def _unsupported(options: STPNOptions, norm_scale: Tensor | None) -> str:
+def _export_reason() -> str:
+    return "ONNX has no such operator" if torch.onnx.is_in_onnx_export() else ""
+
+
+def _unsupported(
+    options: STPNOptions, x: Tensor, h: Tensor | None, norm_scale: Tensor | None = None
+) -> str:
     if options.norm_over != "neuron" and options.norm is not None:
         return "norm_over='layer' has no kernel"
     if norm_scale is not None:
@@ -141,6 +178,8 @@ def _unsupported(options: STPNOptions, norm_scale: Tensor | None) -> str:
         return f"rule={options.rule!r} has no kernel"
     if options.frozen:
         return "frozen plasticity has no kernel"
+    if (h is not None and not h.shape[-1]) or not (options.recurrent or x.shape[-1]):
+        return "there is no synapse"
     return ""
 
 
@@ -163,7 +202,7 @@ def plus_static_power(
 
 def stpn(x: Tensor, *tensors: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor | None]:
     """`reference.stpn` on the backend in use."""
-    reason = _unsupported(options["options"], options.get("norm_scale"))
+    reason = _unsupported(options["options"], x, tensors[0], options.get("norm_scale"))
     if _runs_native(reason, x):
         return native.stpn(x, *tensors, **options)
     return reference.stpn(x, *tensors, **options)
@@ -173,7 +212,7 @@ def stpn_lstm(
     x: Tensor, *tensors: Any, **options: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """`reference.stpn_lstm` on the backend in use."""
-    reason = _unsupported(options["options"], options.get("norm_scale"))
+    reason = _unsupported(options["options"], x, tensors[0], options.get("norm_scale"))
     if _runs_native(reason, x):
         return native.stpn_lstm(x, *tensors, **options)
     return reference.stpn_lstm(x, *tensors, **options)
@@ -181,35 +220,35 @@ def stpn_lstm(
 
 def stpn_step_(x: Tensor, *tensors: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
     """`reference.stpn_step_` on the backend in use."""
-    if _runs_native(_unsupported(options["options"], None), x):
+    if _runs_native(_unsupported(options["options"], x, tensors[0]), x):
         return native.stpn_step_(x, *tensors, **options)
     return reference.stpn_step_(x, *tensors, **options)
 
 
 def bound_stpn_step(x: Tensor, *tensors: Any, **options: Any) -> Callable[[], Tensor] | None:
     """The kernel of `stpn_step_`, ready to run on these tensors; None if it cannot."""
-    if _runs_native(_unsupported(options["options"], None), x):
-        return native_stream.BoundStep(x, *tensors, **options)
+    if _runs_native(_unsupported(options["options"], x, tensors[0]), x):
+        return native.BoundStep(x, *tensors, **options)
     return None
 
 
 def stpn_lstm_step_(x: Tensor, *tensors: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
     """`reference.stpn_lstm_step_` on the backend in use."""
-    if _runs_native(_unsupported(options["options"], None), x):
+    if _runs_native(_unsupported(options["options"], x, tensors[0]), x):
         return native.stpn_lstm_step_(x, *tensors, **options)
     return reference.stpn_lstm_step_(x, *tensors, **options)
 
 
 def modplast(p: Tensor, *tensors: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor | None]:
     """`reference_rivals.modplast` on the backend in use."""
-    if _runs_native("", p):
+    if _runs_native("" if p.shape[-1] else "there is no synapse", p):
         return native_rivals.modplast(p, *tensors, **options)
     return reference_rivals.modplast(p, *tensors, **options)
 
 
 def fast_weights(p: Tensor, *tensors: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor | None]:
     """`reference_rivals.fast_weights` on the backend in use."""
-    reason = ""
+    reason = "" if p.shape[-1] else "there is no synapse"
     if options.get("steps", 1) != 1:
         reason = "Fast Weights with an inner loop of more than one turn has no kernel"
     elif options.get("decay", 0.9) <= 0:

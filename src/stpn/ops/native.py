@@ -7,204 +7,132 @@ One thing goes better than in plain PyTorch of the same precision: dL/dF is held
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from stpn import _native
+from stpn._native import Activation, Cell, Norm
+from stpn.ops import reference
 from stpn.ops.operands import (
-    LSTM,
-    PLAIN,
-    Operands,
-    always_power,
-    check,
-    check_sequence,
-    given,
-    new_records,
-    run_backward,
-    run_forward,
+    Operand,
+    Rate,
+    Sequence,
+    Start,
+    last_size,
+    present,
+    schema,
+    sequence_sizes,
 )
-from stpn.ops.operators import (
-    Forward,
-    define,
-    differentiable,
-    not_differentiable,
-    traced,
-    wants_gradient,
-)
+from stpn.ops.operators import Operator, Sizes, check_devices, define, traced
 from stpn.ops.reference import STPNOptions
 
-_NORMS = {None: 0, "pre": 1, "post": 2}
-_ACTIVATIONS = {"tanh": 0, "sigmoid": 1, "relu": 2}
+_NORMS: dict[str | None, int] = {None: Norm.none, "pre": Norm.pre, "post": Norm.post}
+_ACTIVATIONS: dict[str, int] = {
+    name: getattr(Activation, name) for name in ("tanh", "sigmoid", "relu")
+}
 
 
-# --- STPN, plain and gated ----------------------------------------------------------------------
-
-_STPN_INPUTS = (
-    "Tensor x, Tensor h0, Tensor? c0, Tensor f0, Tensor weight, Tensor? bias, Tensor lambda_, "
-    "Tensor gamma, Tensor? reset, Tensor? lengths, Tensor? power_weight, "
-    "int norm, int activation, bool recurrent, float clamp"
-)
-
-
-def _stpn_saved_size(rows: int, hidden: int, norm: int, power: bool, gated: bool) -> int:
-    """Values per step and batch element; the layout of `Record` in csrc/lane.h."""
-    without, with_power = {0: (0, 0), 1: (2, 3), 2: (5, 7)}[norm]
-    per_row = with_power if power else without
-    return rows * per_row + (5 * hidden if gated else 0)
-
-
-def _rate_shape(tensor: Tensor, rows: int, columns: int) -> Sequence[int]:
-    shared = ((rows, 1), (1, 1))
-    return tensor.shape if tensor.shape in shared else (rows, columns)
-
-
-def _stpn_operands(
-    x: Tensor, h0: Tensor, c0: Tensor | None, f0: Tensor, weight: Tensor, bias: Tensor | None,
-    lambda_: Tensor, gamma: Tensor, reset: Tensor | None, lengths: Tensor | None,
-    power_weight: Tensor | None, norm: int, activation: int, recurrent: bool, clamp: float,
-) -> Operands:  # fmt: skip
-    check_sequence("x", x, reset, lengths)
-    batch, steps, inputs = x.shape
-    hidden = h0.shape[-1]
-    rows, columns = hidden if c0 is None else 4 * hidden, inputs + hidden * recurrent
-    check(
-        x, h0=(h0, (batch, hidden)), c0=(c0, (batch, hidden)), f0=(f0, (batch, rows, columns)),
-        weight=(weight, (rows, columns)), bias=(bias, (rows,)),
-        lambda_=(lambda_, _rate_shape(lambda_, rows, columns)),
-        gamma=(gamma, _rate_shape(gamma, rows, columns)), power_weight=(power_weight, (columns,)),
-    )  # fmt: skip
-    operands = Operands(PLAIN if c0 is None else LSTM, x, batch * steps * rows * columns)
-    call = operands.call
-    call.norm, call.activation, call.recurrent, call.clamp = norm, activation, recurrent, clamp
-    call.B, call.T, call.I, call.H = batch, steps, inputs, hidden
-    operands.put_sequence("x", x)
-    operands.put_sequence("reset", reset)
-    operands.put_start(h0=h0, c0=c0, f0=f0)
-    operands.put(weight=weight, bias=bias, lengths=lengths, power_weight=power_weight)
-    operands.put_rate("lambda_", lambda_, rows, columns)
-    operands.put_rate("gamma", gamma, rows, columns)
-    return operands
+class Inputs(NamedTuple):
+    x: Annotated[Tensor, Sequence("B T I")]
+    h0: Annotated[Tensor, Start("B H")]
+    c0: Annotated[Tensor | None, Start("B H")]
+    """Given: gates of an LSTM, R = 4H."""
+    f0: Annotated[Tensor, Start("B R D")]
+    weight: Annotated[Tensor, Operand("R D")]
+    bias: Annotated[Tensor | None, Operand("R")]
+    lambda_: Annotated[Tensor, Rate("R D")]
+    gamma: Annotated[Tensor, Rate("R D")]
+    reset: Annotated[Tensor | None, Sequence("B T", dtype=torch.bool, differentiable=False)]
+    lengths: Annotated[Tensor | None, Operand("B", dtype=torch.int64, differentiable=False)]
+    power_weight: Annotated[Tensor | None, Operand("D", differentiable=False)]
+    norm: int
+    activation: int
+    recurrent: bool
+    clamp: float
+    """Infinite: none."""
 
 
-def _stpn_results(
-    x: Tensor, h0: Tensor, c0: Tensor | None, f0: Tensor, norm: int, power: bool, save: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """y (B, T, H), c_T, f_T, power (B, T) and what the backward pass needs."""
-    batch, steps, _ = x.shape
-    hidden, rows = h0.shape[1], f0.shape[1]
-    gated = c0 is not None
-    size = _stpn_saved_size(rows, hidden, norm, power or always_power(x, gated), gated)
-    return (
-        x.new_empty(batch, steps, hidden),
-        x.new_empty(batch, hidden) if c0 is not None else x.new_empty(0),
-        x.new_empty(f0.shape),
-        x.new_empty(batch, steps) if power else x.new_empty(0),
-        new_records(x, batch, steps, size) if save else x.new_empty(0),
-    )
+class Results(NamedTuple):
+    y: Annotated[Tensor, Sequence("B T H")]
+    c_T: Annotated[Tensor | None, Operand("B H")]
+    f_T: Annotated[Tensor, Operand("B R D")]
+    power: Annotated[Tensor | None, Operand("B T")]
 
 
-def _stpn_run(*args: Any) -> tuple[Tensor, ...]:
-    *inputs, save = args
-    x, h0, c0, f0 = inputs[:4]
-    operands = _stpn_operands(*inputs)
-    results = y, c_T, f_T, power, saved = _stpn_results(
-        x, h0, c0, f0, inputs[11], inputs[10] is not None, save
-    )
-    operands.put_sequence("y", y)
-    operands.put(c_T=given(c_T), f_T=f_T, power=given(power), saved=given(saved))
-    run_forward(operands)
-    return results
+class _STPN(Operator[Inputs, Results]):
+    name = "stpn"
+    inputs, results = Inputs, Results
+
+    def sizes(self, inputs: Inputs) -> Sizes:
+        batch, steps, features = sequence_sizes("x", inputs.x)
+        hidden = last_size("h0", inputs.h0)
+        rows = hidden if inputs.c0 is None else 4 * hidden
+        columns = features + hidden if inputs.recurrent else features
+        if columns == 0:
+            raise ValueError("x: expected at least one input, got none")
+        return Sizes(batch, steps, features, hidden, rows, columns)
+
+    def kind(self, inputs: Inputs) -> tuple[int, int]:
+        return Cell.plain if inputs.c0 is None else Cell.lstm, inputs.norm
+
+    def set_options(self, call: _native.Call, inputs: Inputs) -> None:
+        if not inputs.clamp >= 0:
+            raise ValueError(f"clamp: expected a positive number, got {inputs.clamp}")
+        call.activation, call.recurrent = inputs.activation, inputs.recurrent
+        call.clamp = inputs.clamp
+
+    def gives(self, inputs: Inputs) -> tuple[bool, ...]:
+        return True, inputs.c0 is not None, True, inputs.power_weight is not None
+
+    def specification(self, inputs: Inputs) -> Results:
+        x, h0, c0, f0, weight, bias, lambda_, gamma, *_ = inputs
+        rest: Any = {
+            "options": _specified(inputs),
+            "reset": inputs.reset,
+            "lengths": inputs.lengths,
+            "power_weight": inputs.power_weight,
+        }
+        if c0 is None:
+            y, f_T, power = reference.stpn(x, h0, f0, weight, bias, lambda_, gamma, **rest)
+            return Results(y, None, f_T, power)
+        return Results(*reference.stpn_lstm(x, h0, c0, f0, weight, bias, lambda_, gamma, **rest))
 
 
-def _stpn_fake(*args: Any) -> tuple[Tensor, ...]:
-    x, h0, c0, f0 = args[:4]
-    return _stpn_results(x, h0, c0, f0, args[11], args[10] is not None, args[15])
+_stpn = _STPN()
 
 
-_stpn_op = define(
-    "stpn",
-    f"({_STPN_INPUTS}, bool save) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-    _stpn_run,
-    _stpn_fake,
-)
-
-
-def _stpn_gradients(inputs: Sequence[Any], needs: Sequence[bool]) -> list[Tensor]:
-    """Of x, h0, c0, f0, weight, bias, lambda and gamma, empty where not wanted."""
-    like = inputs[0]
-    return [
-        torch.empty_like(tensor, memory_format=torch.contiguous_format)
-        if wanted and tensor is not None
-        else like.new_empty(0)
-        for tensor, wanted in zip(inputs[:8], needs, strict=True)
-    ]
-
-
-def _stpn_backward_run(*args: Any) -> tuple[Tensor, ...]:
-    inputs, (y, saved, dy, dc_T, df_T, dpower, needs) = args[:15], args[15:]
-    gradients = _stpn_gradients(inputs, needs)
-    dx, dh0, dc0, df0, dweight, dbias, dlambda, dgamma = map(given, gradients)
-    operands = _stpn_operands(*inputs)
-    operands.put_sequence("y", y)
-    operands.put_sequence("dy", dy)
-    operands.put_sequence("dx", dx)
-    operands.put(
-        saved=saved, dc_T=dc_T, df_T=df_T, dpower=dpower, dh0=dh0, dc0=dc0, df0=df0,
-        dweight=dweight, dbias=dbias, dlambda=dlambda, dgamma=dgamma,
-    )  # fmt: skip
-    run_backward(operands)
-    return tuple(gradients)
-
-
-def _stpn_backward_fake(*args: Any) -> tuple[Tensor, ...]:
-    return tuple(_stpn_gradients(args[:15], args[21]))
-
-
-_stpn_backward_op = define(
-    "stpn_backward",
-    f"({_STPN_INPUTS}, Tensor y, Tensor saved, Tensor? dy, Tensor? dc_T, Tensor? df_T, "
-    "Tensor? dpower, bool[] needs) "
-    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-    _stpn_backward_run,
-    _stpn_backward_fake,
-)
-
-
-def _stpn_gradient(
-    ctx: Any, backward: Forward, dy: Any, dc_T: Any, df_T: Any, dpower: Any, _: Any
-) -> Any:
-    *inputs, y, saved = ctx.saved_tensors
-    gradients = backward(
-        *inputs, *ctx.options, y, saved, dy,
-        dc_T if inputs[2] is not None else None, df_T, dpower if inputs[10] is not None else None,
-        list(ctx.needs_input_grad[:8]),
-    )  # fmt: skip
-    wanted = zip(gradients, ctx.needs_input_grad, strict=False)
-    return *(g if needed else None for g, needed in wanted), *(None,) * 8
-
-
-_stpn = differentiable(
-    "stpn", _stpn_op, _stpn_run, _stpn_gradient, 11, _stpn_backward_run, _stpn_backward_op
-)
-not_differentiable("stpn_backward")
-
-
-def _rate(tensor: Tensor, weight: Tensor) -> Tensor:
-    """lambda or gamma in a shape that the kernel knows: (R, D), (R, 1) or (1, 1)."""
-    if tensor.dim() == 2 and tensor.shape in (weight.shape, (weight.shape[0], 1), (1, 1)):
-        return tensor
-    return tensor.expand(weight.shape)
-
-
-def _stpn_options(options: STPNOptions) -> tuple[int, int, bool, float]:
+def _numbered(options: STPNOptions) -> tuple[int, int, bool, float]:
+    """Options as the operator takes them."""
     return (
         _NORMS[options.norm],
         _ACTIVATIONS[options.nonlinearity],
         options.recurrent,
         math.inf if options.clamp is None else options.clamp,
     )
+
+
+def _specified(inputs: Inputs) -> STPNOptions:
+    """Options as the specification takes them."""
+    names = {number: name for name, number in _NORMS.items()}
+    activations = {number: name for name, number in _ACTIVATIONS.items()}
+    return STPNOptions(
+        recurrent=inputs.recurrent,
+        norm=names[inputs.norm],  # type: ignore[arg-type]
+        clamp=None if math.isinf(inputs.clamp) else inputs.clamp,
+        nonlinearity=activations[inputs.activation],  # type: ignore[arg-type]
+    )
+
+
+def _rate(tensor: Tensor, weight: Tensor) -> Tensor:
+    """lambda or gamma in a shape that the kernel knows: (R, D), (R, 1) or (1, 1)."""
+    if tensor is None or weight is None:
+        return tensor  # refused with all others
+    if tensor.dim() == 2 and tensor.shape in (weight.shape, (weight.shape[0], 1), (1, 1)):
+        return tensor
+    return tensor.expand(weight.shape)
 
 
 def stpn(
@@ -214,13 +142,12 @@ def stpn(
     power_weight: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
     """`reference.stpn`."""
-    lambda_, gamma = _rate(lambda_, weight), _rate(gamma, weight)
-    save = wants_gradient(x, h0, f0, weight, bias, lambda_, gamma)
-    y, _, f_T, power, _ = _stpn(
-        x, h0, None, f0, weight, bias, lambda_, gamma, reset, lengths, power_weight,
-        *_stpn_options(options), save,
+    inputs = Inputs(
+        x, h0, None, f0, weight, bias, _rate(lambda_, weight), _rate(gamma, weight), reset, lengths,
+        power_weight, *_numbered(options),
     )  # fmt: skip
-    return y, f_T, None if power_weight is None else power
+    y, _, f_T, power = _stpn.apply(inputs)
+    return y, f_T, power
 
 
 def stpn_lstm(
@@ -230,13 +157,13 @@ def stpn_lstm(
     power_weight: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
     """`reference.stpn_lstm`."""
-    lambda_, gamma = _rate(lambda_, weight), _rate(gamma, weight)
-    save = wants_gradient(x, h0, c0, f0, weight, bias, lambda_, gamma)
-    y, c_T, f_T, power, _ = _stpn(
-        x, h0, c0, f0, weight, bias, lambda_, gamma, reset, lengths, power_weight,
-        *_stpn_options(options), save,
+    inputs = Inputs(
+        x, h0, present("c0", c0), f0, weight, bias, _rate(lambda_, weight), _rate(gamma, weight),
+        reset, lengths, power_weight, *_numbered(options),
     )  # fmt: skip
-    return y, c_T, f_T, None if power_weight is None else power
+    y, c_T, f_T, power = _stpn.apply(inputs)
+    assert c_T is not None
+    return y, c_T, f_T, power
 
 
 # --- One step in place, for streams -------------------------------------------------------------
@@ -246,54 +173,72 @@ def _step(
     x: Tensor, h: Tensor, c: Tensor | None, f: Tensor, weight: Tensor, bias: Tensor | None,
     lambda_: Tensor, gamma: Tensor, power_weight: Tensor | None, *options: Any,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    target = f if f.is_contiguous() else f.contiguous()
-    cell = c if c is None or c.is_contiguous() else c.contiguous()
-    operands = _stpn_operands(
-        x.unsqueeze(1), h, cell, target, weight, bias, lambda_, gamma, None, None, power_weight,
-        *options,
-    )  # fmt: skip
-    y = x.new_empty(x.shape[0], 1, h.shape[1])
-    power = x.new_empty(x.shape[0]) if power_weight is not None else x.new_empty(0)
-    operands.put_sequence("y", y)
-    operands.put(f_T=target, c_T=cell, power=given(power))
-    run_forward(operands)
-    for state, written in ((f, target), (c, cell)):
-        if state is None or written is None:
-            continue
-        if written is not state:
-            state.copy_(written)
-        else:  # autograd is to notice, as it does of torch's own operations in place
-            torch.autograd.graph.increment_version(state)
+    if present("x", x).dim() != 2:
+        raise ValueError(f"x: expected shape (B, I), got {tuple(x.shape)}")
+    inputs = Inputs(
+        x.unsqueeze(1), h, c, f, weight, bias, lambda_, gamma, None, None, power_weight, *options
+    )
+    call, sizes, _kept = _stpn.call(inputs)
+    y = x.new_empty(sizes.B, 1, sizes.H)
+    call.y, call.y_sb, call.y_st = y.data_ptr(), sizes.H, sizes.H
+    power = x.new_empty(sizes.B if power_weight is not None else 0)
+    call.power = power.data_ptr()
+    new_f, new_c = _target(f), None if c is None else _target(c)
+    call.f_T, call.c_T = new_f.data_ptr(), 0 if new_c is None else new_c.data_ptr()
+    _native.forward(call)
+    _update(f, new_f)
+    if c is not None and new_c is not None:
+        _update(c, new_c)
     return y.squeeze(1), power
 
 
-def _step_run(x: Tensor, h: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
-    return _step(x, h, None, *args)
+def _target(state: Tensor) -> Tensor:
+    """Where a kernel can write the new state: the tensor itself, or another of its shape."""
+    in_place = state.is_contiguous() and not state.is_neg()
+    return state if in_place else state.new_empty(state.shape)
 
 
-def _step_fake(x: Tensor, h: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
-    batch = x.shape[0]
-    return x.new_empty(h.shape), x.new_empty(batch) if args[5] is not None else x.new_empty(0)
+def _update(state: Tensor, new: Tensor) -> None:
+    if new is not state:
+        state.copy_(new)
+    else:  # autograd is to notice, as it does of torch's own operations in place
+        torch.autograd.graph.increment_version(state)
+
+
+def _step_fake(
+    x: Tensor, h: Tensor, c: Tensor | None, f: Tensor, weight: Tensor, bias: Tensor | None,
+    lambda_: Tensor, gamma: Tensor, power_weight: Tensor | None, *options: Any,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    check_devices(
+        x=present("x", x), h=present("h", h), c=c, f=f, weight=weight, bias=bias, lambda_=lambda_,
+        gamma=gamma, power_weight=power_weight,
+    )  # fmt: skip
+    return x.new_empty(h.shape), x.new_empty(x.shape[0] if power_weight is not None else 0)
+
+
+def _step_schema(gated: bool) -> str:
+    """That of the sequence, without what only a sequence has."""
+    state = {"h0": "Tensor h", "c0": "Tensor(a!) c", "f0": "Tensor(b!) f"}
+    omitted = {"reset", "lengths"} if gated else {"reset", "lengths", "c0"}
+    fields = [
+        state.get(name, f"{kind} {name}")
+        for name, kind in schema(Inputs).items()
+        if name not in omitted
+    ]
+    return f"({', '.join(fields)}) -> (Tensor, Tensor)"
+
+
+def _plain_step(x: Tensor, h: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return _step(x, h, None, *rest)
 
 
 _step_op = define(
     "stpn_step_",
-    "(Tensor x, Tensor h, Tensor(a!) f, Tensor weight, Tensor? bias, Tensor lambda_, "
-    "Tensor gamma, Tensor? power_weight, int norm, int activation, bool recurrent, float clamp) "
-    "-> (Tensor, Tensor)",
-    _step_run,
-    _step_fake,
+    _step_schema(gated=False),
+    _plain_step,
+    lambda x, h, *rest: _step_fake(x, h, None, *rest),
 )
-
-
-_lstm_step_op = define(
-    "stpn_lstm_step_",
-    "(Tensor x, Tensor h, Tensor(a!) c, Tensor(b!) f, Tensor weight, Tensor? bias, Tensor lambda_, "
-    "Tensor gamma, Tensor? power_weight, int norm, int activation, bool recurrent, float clamp) "
-    "-> (Tensor, Tensor)",
-    _step,
-    lambda x, h, c, *args: _step_fake(x, h, *args),
-)
+_lstm_step_op = define("stpn_lstm_step_", _step_schema(gated=True), _step, _step_fake)
 
 
 def stpn_step_(
@@ -301,10 +246,10 @@ def stpn_step_(
     gamma: Tensor, *, options: STPNOptions, power_weight: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """`reference.stpn_step_`."""
-    step = _step_op if traced(x) else _step_run
+    step = _step_op if traced(x) else _plain_step
     h_new, power = step(
         x, h, f, weight, bias, _rate(lambda_, weight), _rate(gamma, weight), power_weight,
-        *_stpn_options(options),
+        *_numbered(options),
     )  # fmt: skip
     return h_new, None if power_weight is None else power
 
@@ -314,9 +259,65 @@ def stpn_lstm_step_(
     lambda_: Tensor, gamma: Tensor, *, options: STPNOptions, power_weight: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """`reference.stpn_lstm_step_`."""
+    present("c", c)
     step = _lstm_step_op if traced(x) else _step
     h_new, power = step(
         x, h, c, f, weight, bias, _rate(lambda_, weight), _rate(gamma, weight), power_weight,
-        *_stpn_options(options),
+        *_numbered(options),
     )  # fmt: skip
     return h_new, None if power_weight is None else power
+
+
+class BoundStep:
+    """`stpn_step_` bound to its tensors, and the new h written back: `y = step()`.
+
+    A kernel takes addresses. In a stream they do not change, so what each call of `stpn_step_`
+    checks and looks up is done once here, and again only when a tensor has got other memory.
+
+    x (B, I), h (B, H) and f (B, H, D) are read anew by each call, and so are the weight, bias,
+    lambda and gamma that `parameters` returns. y (B, H) is one buffer that the next call
+    overwrites.
+    """
+
+    def __init__(
+        self, x: Tensor, h: Tensor, f: Tensor, parameters: Callable[[], Iterable[Any]],
+        *, options: STPNOptions,
+    ) -> None:  # fmt: skip
+        self._state, self._parameters, self._options = (x, h, f), parameters, options
+        self._bind()
+
+    def _bind(self) -> None:
+        x, h, f = self._state
+        weight, bias, lambda_, gamma = self._parameters()
+        inputs = Inputs(
+            x.unsqueeze(1), h, None, f, weight, bias, _rate(lambda_, weight),
+            _rate(gamma, weight), None, None, None, *_numbered(self._options),
+        )  # fmt: skip
+        tensors: Any = inputs[: len(_stpn.operands)]
+        for operand, tensor in zip(_stpn.operands, tensors, strict=True):
+            # A copy would be read in its place.
+            if tensor is not None and (tensor.is_neg() or not tensor.is_contiguous()):
+                raise ValueError(f"{operand.name}: expected a contiguous tensor to bind a step to")
+        self._call, _, self._kept = _stpn.call(inputs)
+        self._y = h.new_empty(h.shape)
+        hidden = h.shape[1]
+        self._call.y, self._call.y_sb, self._call.y_st = self._y.data_ptr(), hidden, hidden
+        self._call.f_T = f.data_ptr()
+        self._storages = [t.untyped_storage() for t in tensors if t is not None]
+        self._bound = self._places()
+
+    def _places(self) -> list[Any]:
+        """Where the tensors lie, and how: as long as it is the same, so are the addresses."""
+        return [
+            None if t is None else (t.data_ptr(), t.shape, t.stride(), t.dtype)
+            for t in (*self._state, *self._parameters())
+        ]
+
+    def __call__(self) -> Tensor:
+        if self._places() != self._bound:
+            self._bind()
+        _native.forward(self._call)
+        _, h, f = self._state
+        torch.autograd.graph.increment_version(f)
+        h.copy_(self._y)
+        return self._y

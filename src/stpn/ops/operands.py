@@ -1,20 +1,36 @@
-"""What goes into a kernel: one `Call` with sizes, options and addresses, all checked here."""
+"""Operands of a recurrence: described once, checked, and put into a kernel's `Call`.
+
+A recurrence describes what it takes, and what it gives, as a named tuple:
+
+    class Inputs(NamedTuple):
+        x: Annotated[Tensor, Sequence("B T I")]
+        bias: Annotated[Tensor | None, Operand("R")]
+        lengths: Annotated[Tensor | None, Operand("B", dtype=torch.int64, differentiable=False)]
+        clamp: float
+
+The letters are sizes, as in the specification. What may be None is optional. Fields that are not
+tensors are options, and come last.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import torch
 from torch import Tensor
 
 from stpn import _native
 
-PLAIN, LSTM, MODPLAST, FAST_WEIGHTS = range(4)
+FLOATS = (torch.float32, torch.float64)
 
-# Below this many synapse steps a second thread costs more than it brings.
+Shape = tuple[int, ...]
+
+# With less work than this, in synapse steps, a second thread does not pay.
 _WORTH_A_TEAM = 30_000
 
 # The backward pass works in segments that should stay in the second-level cache.
@@ -43,115 +59,190 @@ def share_threads() -> None:
 share_threads()
 
 
+@dataclass(frozen=True)
+class Operand:
+    """A tensor that a kernel reads or writes as one block of memory."""
+
+    sizes: str
+    """Of its dimensions, by name: "B H"; "" for a single number."""
+    differentiable: bool = True
+    dtype: torch.dtype | None = None
+    """None: float32 or float64, the same for all."""
+    field: str = ""
+    """Of the call; "": the operand's name."""
+    name: str = ""
+    optional: bool = False
+
+    def check(self, tensor: Tensor, shape: Shape, dtype: torch.dtype) -> None:
+        """A kernel takes an address: whatever else it assumes of a tensor is asked here."""
+        if not self.fits(tensor.shape, shape):
+            raise ValueError(
+                f"{self.name}: expected shape {tuple(shape)}, got {tuple(tensor.shape)}"
+            )
+        if tensor.dtype is not (self.dtype or dtype):
+            expected = self.dtype or dtype
+            raise TypeError(f"{self.name}: expected dtype {expected}, got {tensor.dtype}")
+        if not tensor.is_cpu:
+            raise ValueError(
+                f"{self.name}: expected a tensor on the CPU, got one on {tensor.device}"
+            )
+        if tensor.layout is not torch.strided:
+            raise TypeError(f"{self.name}: expected a dense tensor, got layout {tensor.layout}")
+        if not _allocated(tensor):
+            raise ValueError(
+                f"{self.name}: expected a tensor with all its memory, got one whose storage was "
+                "freed or shrunk"
+            )
+
+    def fits(self, actual: Shape, expected: Shape) -> bool:
+        return actual == expected
+
+    def put(self, call: _native.Call, tensor: Tensor, shape: Shape, kept: list[Tensor]) -> None:
+        tensor = _resolved(tensor).contiguous()
+        kept.append(tensor)
+        setattr(call, self.field, tensor.data_ptr())
+
+
+class Sequence(Operand):
+    """An array (B, T, ...), which may have strides of its own."""
+
+    def put(self, call: _native.Call, tensor: Tensor, shape: Shape, kept: list[Tensor]) -> None:
+        tensor = _resolved(tensor)
+        if len(shape) == 3:
+            tensor = in_rows(tensor)
+        kept.append(tensor)
+        strides = tensor.stride()
+        setattr(call, self.field, tensor.data_ptr())
+        setattr(call, self.field + "_sb", strides[0])
+        setattr(call, self.field + "_st", strides[1])
+
+
+class Start(Operand):
+    """An initial state. One zero that is expanded, as layers start with, is as good as none."""
+
+    def put(self, call: _native.Call, tensor: Tensor, shape: Shape, kept: list[Tensor]) -> None:
+        if any(tensor.stride()) or not tensor.numel() or not _is_zero(tensor):
+            super().put(call, tensor, shape, kept)
+
+
+class Rate(Operand):
+    """lambda or gamma: per synapse (R, D), per row (R, 1) or one for all (1, 1)."""
+
+    def fits(self, actual: Shape, expected: Shape) -> bool:
+        return actual == expected or actual in ((expected[0], 1), (1, 1))
+
+    def put(self, call: _native.Call, tensor: Tensor, shape: Shape, kept: list[Tensor]) -> None:
+        super().put(call, tensor, shape, kept)
+        # By shape, not by stride: the stride of a dimension of size 1 says nothing.
+        actual = tensor.shape
+        row, column = (shape[1], 1) if actual == shape else (0 if actual[0] == 1 else 1, 0)
+        stem = self.field.rstrip("_")
+        setattr(call, stem + "_sr", row)
+        setattr(call, stem + "_sc", column)
+
+
+def operands(described: type) -> tuple[Operand, ...]:
+    """The tensors of a described named tuple, in order."""
+    found = []
+    for name, hint in get_type_hints(described, include_extras=True).items():
+        for note in getattr(hint, "__metadata__", ()):
+            optional = type(None) in get_args(hint.__origin__)
+            field = note.field or name
+            found.append(replace(note, name=name, field=field, optional=optional))
+    return tuple(found)
+
+
+def schema(described: type) -> dict[str, str]:
+    """The type of every field, as torch writes it in the schema of an operator."""
+    types = {operand.name: f"Tensor{'?' * operand.optional}" for operand in operands(described)}
+    for name, hint in get_type_hints(described).items():
+        types.setdefault(name, getattr(hint, "__name__", ""))
+    return types
+
+
+def shapes(described: Iterable[Operand], sizes: dict[str, int]) -> tuple[Shape, ...]:
+    return tuple(tuple(sizes[letter] for letter in operand.sizes.split()) for operand in described)
+
+
+def new_call(cell: int, norm: int, dtype: torch.dtype, work: int) -> _native.Call:
+    """`work`: synapses times steps."""
+    call = _native.Call()
+    call.cell, call.norm, call.is_double = cell, norm, dtype == torch.float64
+    call.threads = torch.get_num_threads() if work >= _WORTH_A_TEAM else 1
+    call.segment_bytes = SEGMENT_BYTES
+    return call
+
+
+def fill(
+    call: _native.Call,
+    described: Iterable[Operand],
+    tensors: Iterable[Tensor | None],
+    shapes: Iterable[Shape],
+    dtype: torch.dtype,
+) -> list[Tensor]:
+    """Check the tensors and give the call their addresses; returns what must outlive the call."""
+    kept: list[Tensor] = []
+    for operand, tensor, shape in zip(described, tensors, shapes, strict=False):
+        if tensor is not None:
+            operand.check(tensor, shape, dtype)
+            operand.put(call, tensor, shape, kept)
+        elif not operand.optional:
+            present(operand.name, tensor)
+    return kept
+
+
+def present(name: str, tensor: Tensor | None) -> Tensor:
+    """torch takes None for any tensor of an operator."""
+    if tensor is None:
+        raise TypeError(f"{name}: expected a Tensor, got None")
+    return tensor
+
+
+def float_dtype(name: str, tensor: Tensor) -> torch.dtype:
+    """The dtype of a call is that of its first operand."""
+    if present(name, tensor).dtype not in FLOATS:
+        raise TypeError(
+            f"{name}: expected dtype torch.float32 or torch.float64, got {tensor.dtype}"
+        )
+    return tensor.dtype
+
+
+def sequence_sizes(name: str, tensor: Tensor) -> tuple[int, int, int]:
+    """Of an input (B, T, features)."""
+    if tensor.dim() != 3 or tensor.shape[1] == 0:
+        raise ValueError(
+            f"{name}: expected shape (B, T, ...) with T > 0, got {tuple(tensor.shape)}"
+        )
+    batch, steps, features = tensor.shape
+    return batch, steps, features
+
+
+def last_size(name: str, tensor: Tensor) -> int:
+    """Of a state (B, H)."""
+    if present(name, tensor).dim() != 2 or tensor.shape[1] == 0:
+        raise ValueError(f"{name}: expected shape (B, H) with H > 0, got {tuple(tensor.shape)}")
+    return tensor.shape[1]
+
+
 def in_rows(tensor: Tensor) -> Tensor:
     """The same values with a contiguous last dimension."""
     return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
 
 
-def check(like: Tensor, **operands: tuple[Tensor | None, Sequence[int]]) -> None:
-    """Shape and dtype of each operand: the kernels would read another one beyond its end."""
-    for name, (tensor, shape) in operands.items():
-        if tensor is None:
-            continue
-        if tensor.shape != shape:
-            raise ValueError(f"{name}: expected shape {tuple(shape)}, got {tuple(tensor.shape)}")
-        if tensor.dtype != like.dtype:
-            raise TypeError(f"{name}: expected dtype {like.dtype}, got {tensor.dtype}")
-        if not tensor.is_cpu:
-            raise ValueError(f"{name}: expected a tensor on the CPU, got one on {tensor.device}")
-
-
-def check_sequence(name: str, x: Tensor, reset: Tensor | None, lengths: Tensor | None) -> None:
-    """The input (B, T, ...) and the masks that belong to it."""
-    if x.dim() != 3 or x.shape[1] == 0:
-        raise ValueError(f"{name}: expected shape (B, T, ...) with T > 0, got {tuple(x.shape)}")
-    if reset is not None:
-        if reset.dtype != torch.bool:
-            raise TypeError(f"reset: expected dtype torch.bool, got {reset.dtype}")
-        check(reset, reset=(reset, x.shape[:2]))
-    if lengths is not None:
-        if lengths.dtype != torch.int64:
-            raise TypeError(f"lengths: expected dtype torch.int64, got {lengths.dtype}")
-        check(lengths, lengths=(lengths, x.shape[:1]))
-        if lengths.numel() and (lengths.min() < 1 or lengths.max() > x.shape[1]):
-            raise ValueError(f"lengths: expected 1 to {x.shape[1]}, got {lengths.tolist()}")
-
-
-def _expanded_zero(tensor: Tensor) -> bool:
-    """One zero, expanded to the shape of a state."""
-    if any(tensor.stride()) or not tensor.numel():
-        return False
+def _is_zero(tensor: Tensor) -> bool:
     return _native.is_zero(tensor.data_ptr(), tensor.dtype == torch.float64)
 
 
-class Operands:
-    """Fills a Call, and keeps what it points to alive."""
-
-    def __init__(self, cell: int, like: Tensor, work: int) -> None:
-        self.call = _native.Call()
-        self.call.cell = cell
-        self.call.is_double = like.dtype == torch.float64
-        threads = torch.get_num_threads()
-        self.call.threads = threads if work >= _WORTH_A_TEAM else 1
-        self.call.segment_bytes = SEGMENT_BYTES
-        self._alive: list[Tensor] = []
-
-    def put(self, **tensors: Tensor | None) -> None:
-        """Contiguous arrays; None stays 0."""
-        for name, tensor in tensors.items():
-            if tensor is not None:
-                tensor = tensor.contiguous()
-                self._alive.append(tensor)
-                setattr(self.call, name, tensor.data_ptr())
-                if name == "saved":
-                    self.call.saved_size = tensor.shape[-1]
-
-    def put_start(self, **tensors: Tensor | None) -> None:
-        """Initial states; a zero that is expanded, as the layers start with, stays 0, too."""
-        self.put(**{n: t for n, t in tensors.items() if t is None or not _expanded_zero(t)})
-
-    def put_sequence(self, name: str, tensor: Tensor | None) -> None:
-        """An array (B, T, ...) with strides of its own."""
-        if tensor is None:
-            return
-        if tensor.dim() == 3:
-            tensor = in_rows(tensor)
-        self._alive.append(tensor)
-        setattr(self.call, name, tensor.data_ptr())
-        setattr(self.call, name + "_sb", tensor.stride(0))
-        setattr(self.call, name + "_st", tensor.stride(1))
-
-    def put_rate(self, name: str, tensor: Tensor, rows: int, columns: int) -> None:
-        """lambda or gamma: per synapse, per row or for all."""
-        tensor = tensor.contiguous()
-        # By shape, not by stride: the stride of a dimension of size 1 says nothing.
-        per_synapse = tuple(tensor.shape) == (rows, columns)
-        row, column = (columns, 1) if per_synapse else (0 if tensor.shape[0] == 1 else 1, 0)
-        self._alive.append(tensor)
-        setattr(self.call, name, tensor.data_ptr())
-        stem = name.rstrip("_")
-        setattr(self.call, stem + "_sr", row)
-        setattr(self.call, stem + "_sc", column)
+def _resolved(tensor: Tensor) -> Tensor:
+    """Memory that holds the values themselves, not what is still to be negated."""
+    return tensor.resolve_neg() if tensor.is_neg() else tensor
 
 
-def new_records(like: Tensor, batch: int, steps: int, size: int) -> Tensor:
-    """Room for what a backward pass needs of each step: `Call.saved` in csrc/call.h."""
-    return like.new_empty(1 + batch * steps, size)
-
-
-def always_power(like: Tensor, gated: bool) -> bool:
-    """Kernels that exist only with power (csrc/kernels.cpp, kEveryPlan) also save what it needs."""
-    return gated or like.dtype == torch.float64
-
-
-def run_forward(operands: Operands) -> None:
-    _native.forward(operands.call)
-
-
-def run_backward(operands: Operands) -> None:
-    _native.backward(operands.call)
-
-
-def given(tensor: Tensor) -> Tensor | None:
-    """An operator returns an empty tensor where it has nothing to return."""
-    return tensor if tensor.numel() else None
+def _allocated(tensor: Tensor) -> bool:
+    """Whether the storage reaches as far as the tensor does."""
+    size = tensor.itemsize
+    reach = tensor.nbytes
+    if not tensor.is_contiguous():
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        reach = size * (1 + sum((n - 1) * stride for n, stride in steps)) if reach else 0
+    return bool(tensor.storage_offset() * size + reach <= tensor.untyped_storage().nbytes())

@@ -1,17 +1,51 @@
-"""Operators of torch: functions that autograd and torch.compile understand."""
+"""Recurrences on the kernels as operators of torch: what autograd and torch.compile understand.
+
+`Operator` makes them from a description: the schema, the fake that knows shapes alone, the forward
+and the backward operator, and their wiring to autograd.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-Forward = Callable[..., tuple[Tensor, ...]]
+from stpn import _native
+from stpn.ops.operands import (
+    Operand,
+    Sequence,
+    fill,
+    float_dtype,
+    new_call,
+    operands,
+    present,
+    schema,
+    shapes,
+)
 
 _library = torch.library.Library("stpn", "DEF")  # keeps the operators registered
+
+InputsT = TypeVar("InputsT", bound=tuple[Any, ...])
+ResultsT = TypeVar("ResultsT", bound=tuple[Any, ...])
+
+
+class Sizes(NamedTuple):
+    B: int
+    """Batch."""
+    T: int
+    """Time steps."""
+    I: int  # noqa: E741
+    """Inputs."""
+    H: int
+    """Hidden units."""
+    R: int
+    """Rows of synapses."""
+    D: int
+    """Synapses per row."""
 
 
 def define(name: str, schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Any:
@@ -21,58 +55,312 @@ def define(name: str, schema: str, run: Callable[..., Any], fake: Callable[..., 
     return getattr(torch.ops.stpn, name).default
 
 
-def differentiable(
-    name: str, op: Any, run: Forward, gradient: Callable[..., Any], tensors: int, backward: Forward,
-    backward_op: Any,
-) -> Forward:  # fmt: skip
-    """The operator with its gradient, as one function.
+class Operator(Generic[InputsT, ResultsT]):
+    """A recurrence on the kernels: subclasses describe it, `apply` computes it.
 
-    The operator's first `tensors` inputs are tensors, its last says whether to save; its first
-    result is y, its last what the kernel saved. `gradient(ctx, backward, *grads)` calls the
-    backward operator. Eager calls go around the dispatcher, whose bookkeeping would take as long as
-    a small kernel (a third of a training step of ART); tracing and transforms see the operator.
+    The first of `inputs` is the sequence; it has `lengths`. The first of `results` is y.
     """
 
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.save_for_backward(*inputs[:tensors], output[0], output[-1])
-        ctx.options = inputs[tensors:-1]
+    name: ClassVar[str]
+    inputs: type[InputsT]
+    results: type[ResultsT]
+
+    def sizes(self, inputs: InputsT) -> Sizes:
+        raise NotImplementedError
+
+    def kind(self, inputs: InputsT) -> tuple[int, int]:
+        """Its cell and norm, as the kernels number them."""
+        raise NotImplementedError
+
+    def set_options(self, call: _native.Call, inputs: InputsT) -> None:
+        """Check the options and tell the call."""
+        raise NotImplementedError
+
+    def gives(self, inputs: InputsT) -> tuple[bool, ...]:
+        """Which of the results this call has."""
+        raise NotImplementedError
+
+    def specification(self, inputs: InputsT) -> ResultsT:
+        """The same in plain PyTorch."""
+        raise NotImplementedError
+
+    def __init__(self) -> None:
+        self.operands = operands(self.inputs)
+        self._results = operands(self.results)
+        self._tensors = len(self.operands)
+        self._places = tuple(k for k, o in enumerate(self.operands) if o.differentiable)
+        self._of_results = tuple(
+            replace(o, name=f"d{o.name}", field=f"d{o.field}", optional=True) for o in self._results
+        )
+        self._of_inputs = tuple(_gradient(self.operands[k]) for k in self._places)
+        self._input_shapes = lru_cache(256)(lambda s: shapes(self.operands, s._asdict()))
+        self._result_shapes = lru_cache(256)(lambda s: shapes(self._results, s._asdict()))
+        self._define()
+        self._eager = self._function()
+
+    def apply(self, inputs: InputsT) -> ResultsT:
+        """The results, None where there is none.
+
+        Eager calls go around the dispatcher, whose bookkeeping would take as long as a small kernel
+        (a third of a training step of ART); tracing and transforms see the operator.
+        """
+        save = torch.is_grad_enabled() and any(
+            tensor is not None and tensor.requires_grad for tensor in inputs[: self._tensors]
+        )
+        if traced(inputs[0]):
+            both = zip(self._op(*inputs, save), self.gives(inputs), strict=False)
+            given: list[Any] = [result if there else None for result, there in both]
+            return self.results(*given)
+        results = self._eager.apply(*inputs) if save else self._forward(inputs, False)
+        return self.results(*results[:-1])
+
+    # --- On the kernels --------------------------------------------------------------------------
+
+    def call(self, inputs: InputsT) -> tuple[_native.Call, Sizes, list[Tensor]]:
+        """A call with its inputs, and what must outlive it."""
+        dtype = float_dtype(self.operands[0].name, inputs[0])
+        sizes = self.sizes(inputs)
+        call = new_call(*self.kind(inputs), dtype, sizes.B * sizes.T * sizes.R * sizes.D)
+        call.B, call.T, call.I, call.H = sizes.B, sizes.T, sizes.I, sizes.H
+        self.set_options(call, inputs)
+        kept = fill(call, self.operands, inputs, self._input_shapes(sizes), dtype)
+        lengths = inputs.lengths  # type: ignore[attr-defined]
+        if lengths is not None and sizes.B and not 1 <= lengths.min() <= lengths.max() <= sizes.T:
+            raise ValueError(f"lengths: expected 1 to {sizes.T}, got {lengths.tolist()}")
+        return call, sizes, kept
+
+    def _forward(self, inputs: InputsT, save: bool) -> tuple[Tensor | None, ...]:
+        """The results, and what the backward pass needs, if it is to be saved."""
+        call, sizes, kept = self.call(inputs)
+        new = inputs[0].new_empty
+        results: list[Tensor | None] = []
+        described = zip(self._results, self._result_shapes(sizes), self.gives(inputs), strict=True)
+        for operand, shape, given in described:
+            result = new(shape) if given else None
+            if result is not None:
+                operand.put(call, result, shape, kept)
+            results.append(result)
+        saved = new(self._saved_shape(inputs, sizes)) if save else None
+        if saved is not None and saved.numel():
+            call.saved, call.saved_size = saved.data_ptr(), saved.shape[1]
+        _native.forward(call)
+        return *results, saved
+
+    def _backward(
+        self,
+        inputs: InputsT,
+        y: Tensor,
+        saved: Tensor,
+        grads: Iterable[Tensor | None],
+        needs: list[bool],
+    ) -> list[Tensor | None]:
+        """Gradients of the differentiable inputs, None where they are not needed."""
+        call, sizes, kept = self.call(inputs)
+        dtype, result_shapes = inputs[0].dtype, self._result_shapes(sizes)
+        kept += fill(call, self._results, [y], result_shapes, dtype)
+        for operand, grad, given in zip(self._of_results, grads, self.gives(inputs), strict=True):
+            if grad is not None and not given:
+                raise ValueError(
+                    f"{operand.name}: expected None, as there is no {operand.name[1:]}"
+                )
+        kept += fill(call, self._of_results, grads, result_shapes, dtype)
+        _SAVED.check(present("saved", saved), self._saved_shape(inputs, sizes), dtype)
+        if saved.numel():
+            saved = saved.contiguous()
+            call.saved, call.saved_size = saved.data_ptr(), saved.shape[1]
+        if len(needs) != len(self._places):
+            raise ValueError(f"needs: expected {len(self._places)} values, got {len(needs)}")
+        gradients: list[Tensor | None] = []
+        for operand, place, needed in zip(self._of_inputs, self._places, needs, strict=True):
+            tensor = inputs[place]
+            gradient = None
+            if needed and tensor is not None:
+                gradient = tensor.new_empty(tensor.shape)
+                operand.put(call, gradient, tensor.shape, kept)
+            gradients.append(gradient)
+        _native.backward(call)
+        return gradients
+
+    def _saved_shape(self, inputs: InputsT, sizes: Sizes) -> tuple[int, int]:
+        """A heading, and a record of each step of each sequence."""
+        power = inputs.power_weight is not None  # type: ignore[attr-defined]
+        per_unit, constant = _record_size(*self.kind(inputs), power, inputs[0].dtype)
+        return 1 + sizes.B * sizes.T, per_unit * sizes.H + constant
+
+    # --- To autograd -----------------------------------------------------------------------------
+
+    def _function(self) -> Any:
+        operator = self
+
+        class Eager(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, *values: Any) -> tuple[Tensor | None, ...]:
+                results = operator._forward(operator.inputs(*values), True)
+                operator._setup(ctx, values, results)
+                ctx.mark_non_differentiable(results[-1])
+                return results
+
+            @staticmethod
+            def backward(ctx: Any, *grads: Any) -> Any:
+                return operator._gradient(ctx, operator._backward, grads)
+
+        return Eager
+
+    def _setup(self, ctx: Any, values: tuple[Any, ...], results: tuple[Any, ...]) -> None:
+        ctx.save_for_backward(*values[: self._tensors], results[0], results[-1])
+        ctx.options = values[self._tensors : len(self.inputs._fields)]  # type: ignore[attr-defined]
         ctx.set_materialize_grads(False)
 
-    torch.library.register_autograd(
-        f"stpn::{name}",
-        lambda ctx, *grads: gradient(ctx, backward_op, *grads),
-        setup_context=setup_context,
-        lib=_library,
+    def _gradient(self, ctx: Any, backward: Callable[..., Any], grads: tuple[Any, ...]) -> Any:
+        """The gradient of every input; None for those without one."""
+        *tensors, y, saved = ctx.saved_tensors
+        inputs = self.inputs(*tensors, *ctx.options)
+        needs = [ctx.needs_input_grad[place] for place in self._places]
+        given = zip(grads, self.gives(inputs), strict=False)
+        grads = tuple(grad if there else None for grad, there in given)
+        # A graph of the gradient is wanted, for second derivatives, or many gradients at once.
+        if torch.is_grad_enabled() or any(map(_batched, grads)):
+            gradients = self._specified_gradient(inputs, grads, needs)
+        else:
+            gradients = backward(inputs, y, saved, grads, needs)
+        by_place = dict(zip(self._places, gradients, strict=True))
+        wanted = enumerate(ctx.needs_input_grad)
+        return tuple(by_place.get(place) if needed else None for place, needed in wanted)
+
+    def _specified_gradient(
+        self, inputs: InputsT, grads: tuple[Any, ...], needs: list[bool]
+    ) -> list[Tensor | None]:
+        """What `_backward` computes, through the specification, so that it has derivatives too."""
+        create_graph = torch.is_grad_enabled()
+        values: list[Any] = list(inputs)
+        wanted = [place for place, needed in zip(self._places, needs, strict=True) if needed]
+        with torch.enable_grad():
+            for place in wanted:  # apart from the graph that one input may have made of another
+                values[place] = values[place].view_as(values[place])
+            results = self.specification(self.inputs(*values))
+            both = zip(results, grads, strict=True)
+            pairs = [(r, g) for r, g in both if g is not None and r.requires_grad]
+            found = torch.autograd.grad(
+                [result for result, _ in pairs], [values[place] for place in wanted],
+                [grad for _, grad in pairs], create_graph=create_graph, allow_unused=True,
+            )  # fmt: skip
+        by_place = dict(zip(wanted, found, strict=True))
+        return [by_place.get(place) for place in self._places]
+
+    # --- To torch's dispatcher -------------------------------------------------------------------
+
+    def _define(self) -> None:
+        inputs = ", ".join(f"{kind} {name}" for name, kind in schema(self.inputs).items())
+        grads = ", ".join(f"Tensor? {o.name}" for o in self._of_results)
+        results = ", ".join(["Tensor"] * (len(self._results) + 1))
+        gradients = ", ".join(["Tensor"] * len(self._places))
+        self._op = define(
+            self.name, f"({inputs}, bool save) -> ({results})", self._run_op, self._fake_op
+        )
+        self._backward_op = define(
+            f"{self.name}_backward",
+            f"({inputs}, Tensor y, Tensor saved, {grads}, bool[] needs) -> ({gradients})",
+            self._run_backward_op,
+            self._fake_backward_op,
+        )
+        torch.library.register_autograd(
+            f"stpn::{self.name}",
+            lambda ctx, *grads: self._gradient(ctx, self._dispatched_backward, grads),
+            setup_context=lambda ctx, inputs, output: self._setup(ctx, inputs, output),
+            lib=_library,
+        )
+        torch.library.register_autograd(f"stpn::{self.name}_backward", _refuse, lib=_library)
+
+    def _run_op(self, *args: Any) -> tuple[Tensor, ...]:
+        *values, save = args
+        inputs = self.inputs(*values)
+        return _filled(self._forward(inputs, save), inputs[0])
+
+    def _fake_op(self, *args: Any) -> tuple[Tensor, ...]:
+        *values, save = args
+        inputs = self.inputs(*values)
+        present(self.operands[0].name, inputs[0])
+        check_devices(**self._named(inputs))
+        sizes = self.sizes(inputs)
+        wanted = (*self.gives(inputs), save)
+        all_shapes = (*shapes(self._results, sizes._asdict()), self._saved_shape(inputs, sizes))
+        return tuple(
+            inputs[0].new_empty(shape if given else 0)
+            for shape, given in zip(all_shapes, wanted, strict=True)
+        )
+
+    def _named(self, inputs: InputsT) -> dict[str, Tensor | None]:
+        return {o.name: tensor for o, tensor in zip(self.operands, inputs, strict=False)}
+
+    def _split(self, args: tuple[Any, ...]) -> tuple[InputsT, tuple[Any, ...], list[bool]]:
+        """Of the backward operator's arguments: inputs, what comes from the results, needs."""
+        count = len(self.inputs._fields)  # type: ignore[attr-defined]
+        return self.inputs(*args[:count]), args[count:-1], args[-1]
+
+    def _run_backward_op(self, *args: Any) -> tuple[Tensor, ...]:
+        inputs, (y, saved, *grads), needs = self._split(args)
+        return _filled(self._backward(inputs, y, saved, grads, needs), inputs[0])
+
+    def _fake_backward_op(self, *args: Any) -> tuple[Tensor, ...]:
+        inputs, of_results, needs = self._split(args)
+        y, saved, *grads = of_results
+        named = zip((o.name for o in self._of_results), grads, strict=True)
+        check_devices(**self._named(inputs), y=y, saved=saved, **dict(named))
+        tensors = (inputs[place] for place in self._places)
+        return tuple(
+            tensor.new_empty(tensor.shape)
+            if needed and tensor is not None
+            else inputs[0].new_empty(0)
+            for tensor, needed in zip(tensors, needs, strict=True)
+        )
+
+    def _dispatched_backward(
+        self, inputs: InputsT, y: Tensor, saved: Tensor, grads: Iterable[Any], needs: list[bool]
+    ) -> Any:
+        return self._backward_op(*inputs, y, saved, *grads, needs)
+
+
+_SAVED = Operand("", name="saved")
+
+
+def _gradient(operand: Operand) -> Operand:
+    """Gradients of parameters are written as one block, in the shape that the parameter has."""
+    kind = Sequence if isinstance(operand, Sequence) else Operand
+    return kind(operand.sizes, field="d" + operand.field.rstrip("_"), name="d" + operand.name)
+
+
+@lru_cache
+def _record_size(cell: int, norm: int, power: bool, dtype: torch.dtype) -> tuple[int, int]:
+    return _native.record_size(cell, norm, power, dtype == torch.float64)
+
+
+def _batched(grad: Tensor | None) -> bool:
+    functorch = torch._C._functorch
+    return grad is not None and (
+        functorch.is_batchedtensor(grad) or functorch.is_legacy_batchedtensor(grad)
     )
 
-    class Eager(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
-            output = run(*inputs)
-            setup_context(ctx, inputs, output)
-            ctx.mark_non_differentiable(output[-1])
-            return output
 
-        @staticmethod
-        @once_differentiable
-        def backward(ctx: Any, *grads: Any) -> Any:
-            return gradient(ctx, backward, *grads)
-
-    def call(*inputs: Any) -> tuple[Tensor, ...]:
-        if traced(inputs[0]):
-            return op(*inputs)
-        return Eager.apply(*inputs) if inputs[-1] else run(*inputs)
-
-    return call
+def _filled(results: Iterable[Tensor | None], like: Tensor) -> tuple[Tensor, ...]:
+    """An operator returns an empty tensor where it has nothing to return."""
+    return tuple(like.new_empty(0) if result is None else result for result in results)
 
 
-def not_differentiable(name: str) -> None:
+def check_devices(**tensors: Tensor | None) -> None:
+    """torch asks the fake as soon as one tensor of a call is on the device "meta"."""
+    devices = {name: tensor.device for name, tensor in tensors.items() if tensor is not None}
+    first = next(iter(devices.values()))
+    for name, device in devices.items():
+        if device != first:
+            raise ValueError(f"{name}: expected a tensor on {first}, got one on {device}")
+
+
+def _refuse(ctx: Any, *grads: Any) -> Any:
     """A second derivative is an error, not a wrong number."""
-
-    def refuse(ctx: Any, *grads: Any) -> Any:
-        raise RuntimeError(f"stpn::{name} cannot be differentiated: use the reference backend")
-
-    torch.library.register_autograd(f"stpn::{name}", refuse, lib=_library)
+    raise RuntimeError(
+        "the backward pass of a kernel cannot be differentiated: compute what needs second "
+        'derivatives inside `with stpn.use_backend("reference"):`'
+    )
 
 
 def traced(tensor: Tensor) -> bool:
@@ -83,7 +371,3 @@ def traced(tensor: Tensor) -> bool:
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._are_functorch_transforms_active()
     )
-
-
-def wants_gradient(*tensors: Tensor | None) -> bool:
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)

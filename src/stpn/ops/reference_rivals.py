@@ -64,14 +64,18 @@ def modplast(
     Returns `y` (B, T, H), the final trace (B, H, H) and the power (B, T), which is None unless
     `power_weight` is given. Past the end of a sequence `y` and the power are 0.
     """
-    modulated = v is not None
-    if modulated != (d is not None) or modulated == (eta is not None):
-        raise ValueError("modplast takes either v and d (modulated) or eta (unmodulated)")
+    check_modulation(v, d, eta)
 
     def step(p_t: Tensor, h: Tensor, hebb: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         return modplast_step(p_t, h, hebb, w, alpha, v, d, eta, power_weight)
 
     return _scan(step, p, h0, hebb0, reset, lengths)
+
+
+def check_modulation(v: Tensor | None, d: Tensor | None, eta: Tensor | None) -> None:
+    modulated = v is not None
+    if modulated != (d is not None) or modulated == (eta is not None):
+        raise ValueError("modplast takes either v and d (modulated) or eta (unmodulated)")
 
 
 def fast_weights_step(
