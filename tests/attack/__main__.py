@@ -9,6 +9,7 @@ from . import ATTACKS, inside, run
 from . import files as files  # each module enters its attacks
 from . import kills as kills
 from . import layers as layers
+from . import operators as operators
 
 
 def main() -> int:

@@ -17,8 +17,9 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "negative bit": lambda t: torch._neg_view(-t),
 }
 
-VALUES = (0.0, -0.0, 1.0, 1e-45, 1e-30, 1e10, 3e18)
-UNBOUNDED = (1e25, 1e38, float("inf"), -float("inf"), float("nan"))
+VALUES = (0.0, -0.0, 1.0, 1e-45, 1e-30, 100.0)
+# Where a saturated neuron's rounding is multiplied by its input, and beyond.
+UNBOUNDED = (1e10, 3e18, 1e25, 1e38, float("inf"), -float("inf"), float("nan"))
 
 
 def draw(random: Random, *shape: int, dtype: torch.dtype, scale: float = 0.5) -> Tensor:
@@ -81,10 +82,9 @@ WRONG: dict[str, Callable[[Random, Tensor], Tensor | None]] = {
 }
 
 
-def wrong(random: Random, tensor: Tensor) -> tuple[str, Tensor | None]:
+def wrong(random: Random, tensor: Tensor, never: tuple[str, ...] = ()) -> tuple[str, Tensor | None]:
     """What is wrong, and the tensor."""
-    kinds = list(WRONG)
     if not tensor.dim():
-        kinds = ["dtype", "size", "one dimension more", "device", "freed", "missing"]
-    kind = random.choice(kinds)
+        never = (*never, "one dimension less", "layout")
+    kind = random.choice([kind for kind in WRONG if kind not in never])
     return kind, WRONG[kind](random, tensor)

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from . import Broken, attack, run
+from . import Broken, attack, layers, operators, run  # noqa: F401 (they enter their attacks)
 
 
 def test_outcomes_are_counted_and_failures_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,3 +26,10 @@ def test_outcomes_are_counted_and_failures_named(monkeypatch: pytest.MonkeyPatch
     assert any("KeyError" in line for line in report.failures)  # an error nobody expected
     again = run("dice", cases=1, seed=1, first=7)
     assert again.failures == [line for line in report.failures if line.startswith("case 7:")]
+
+
+@pytest.mark.parametrize(("name", "cases"), [("layers", 150), ("operators", 800)])
+def test_no_promise_is_broken(name: str, cases: int) -> None:
+    report = run(name, cases=cases, seed=0)
+    assert report.cases == cases
+    assert not report.failures, str(report)
