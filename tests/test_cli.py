@@ -257,7 +257,7 @@ open("imported", "a").close()
         assert "paper" not in out
         (run,) = find(runs)
         assert run.config["env_args"] == ["limit=3"]
-        assert run.summary["proficiency"] == 3.0
+        assert run.summary.proficiency == 3.0
 
     def test_what_a_file_names_is_not_imported_unless_the_user_repeats_it(
         self, module, runs, capsys
@@ -431,7 +431,7 @@ class TestLook:
         assert main(["eval", str(finished), "--json"]) == 0
         again, summary = json.loads(capsys.readouterr().out), Run.open(finished).summary
         for key in ("proficiency", "power", "power_per_step", "done", "finished"):
-            assert again[key] == summary[key]
+            assert again[key] == getattr(summary, key)
         assert {p: p.stat().st_mtime_ns for p in finished.iterdir()} == before
         assert main(["eval", str(finished)]) == 0
         assert "98.55 ± 2.76" in capsys.readouterr().out
@@ -460,7 +460,7 @@ class TestLook:
             assert main(["resume", str(path), "--total", more, "--quiet"]) == 0
         ours, theirs = (Run.open(path).summary for path in (kept.path, finished))
         for figure in ("done", "proficiency", "power", "power_per_step"):
-            assert ours[figure] == theirs[figure]
+            assert getattr(ours, figure) == getattr(theirs, figure)
 
 
 def train_command(root, *flags):

@@ -186,7 +186,7 @@ class TestOfThePackage:
         assert networks == [dataclasses.asdict(card) for card in stpn.pretrained.cards()]
         assert main(["eval", "art-stpnr", "--json"]) == 0
         summary = json.loads(capsys.readouterr().out)
-        assert summary.proficiency >= 98.5
+        assert summary["proficiency"] >= 98.5
         assert summary["seconds"] is None
 
     def test_show_prints_the_card(self, capsys):

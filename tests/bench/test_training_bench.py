@@ -4,6 +4,7 @@ import json
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -12,9 +13,13 @@ from torch import Tensor
 import stpn
 from stpn._extras import MissingExtra
 from stpn.bench import training
+from stpn.bench.learning_parts import timed_learning
 from stpn.errors import ConfigError
 from stpn.experiments import default_config
+from stpn.nn.registry import build
 from stpn.ops.backends import Backend
+from stpn.training.agent import Agent, encoder_for
+from stpn.training.policies import Categorical
 from stpn.training.supervised import FamiliarityTrainer
 
 
@@ -100,8 +105,36 @@ def test_an_agents_time_is_accounted_for() -> None:
     pytest.importorskip("gymnasium")
     seconds, shares = training._agent("maze", "stpnr", 2, agents=4, rollout=50)
     assert seconds > 0
-    assert list(shares) == ["environment", "acting", "learning"]
+    assert list(shares) == [
+        "environment", "acting", "encoder", "core", "optimizer", "other learning"
+    ]  # fmt: skip
     assert 0.8 < sum(shares.values()) <= 1
+    assert shares["core"] > shares["encoder"] >= 0  # numbers are seen as they are
+    assert shares["optimizer"] > 0
+
+
+def test_the_encoder_has_its_share_of_learning_from_frames() -> None:
+    spaces = pytest.importorskip("gymnasium.spaces")
+    space = spaces.Box(0, 255, (1, 84, 84), np.uint8)
+    agent = Agent(encoder_for(space), build("rnn", 2592, 3, batch_first=True), Categorical(2))
+    optimizer = torch.optim.Adam(agent.parameters())
+    frames = torch.randint(0, 255, (8, 5, 1, 84, 84), dtype=torch.uint8)
+    forward = agent.encoder.forward
+    with timed_learning(agent, optimizer) as spent:
+        start = time.perf_counter()
+        with torch.no_grad():
+            agent(frames)
+        assert not any(spent.values())  # acting is no learning
+        for _ in range(3):
+            parameters, values, _ = agent(frames)
+            (parameters.sum() + values.sum()).backward()
+            optimizer.step()
+        seconds = time.perf_counter() - start
+    assert spent["encoder"] > spent["core"] > 0
+    assert spent["optimizer"] > 0
+    assert sum(spent.values()) < seconds
+    assert "forward" not in vars(agent.encoder)
+    assert agent.encoder.forward == forward
 
 
 def test_memory_of_a_process_of_its_own() -> None:

@@ -155,5 +155,6 @@ def test_a_small_figure_is_not_written_as_zero(values, text):
 
 def test_the_maze_names_its_reference_points(tmp_path: Path) -> None:
     (line,) = verdict(collect(tmp_path), "maze").figures
-    assert line.endswith("reward: random policy 5.5, oracle that knows the reward cell 270.4")
+    assert "reward: random policy 5.5, agent that keeps account of where it may be 17" in line
+    assert line.endswith(", oracle that knows the reward cell 270.4")
     assert verdict(collect(tmp_path), "art").figures == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import warnings
 
@@ -13,7 +14,7 @@ gym = pytest.importorskip("gymnasium")
 from gymnasium.utils.env_checker import check_env  # noqa: E402
 from gymnasium.vector import AutoresetMode  # noqa: E402
 
-from stpn.tasks import maze, maze_grid, maze_reference, maze_render  # noqa: E402
+from stpn.tasks import maze, maze_belief, maze_grid, maze_reference, maze_render  # noqa: E402
 from stpn.tasks.maze import MazeVectorEnv  # noqa: E402
 
 UP, DOWN, LEFT, RIGHT = range(4)
@@ -284,6 +285,52 @@ def test_reference_points_agree_with_play() -> None:
 
     with pytest.raises(ValueError, match="policy must have shape"):
         maze_reference.expected_reward(np.ones((97, 4)))
+
+
+def test_the_tour_leads_everywhere_step_by_step() -> None:
+    tour = maze_belief.best_tour()
+    assert set(tour) == set(range(97))
+    cells = [maze_grid.CENTRE, *maze_grid.OPEN[tour]]
+    for here, there in itertools.pairwise(cells):
+        assert maze_grid.distances()[here, there] == 1
+    assert len(tour) < 150  # 97 cells cannot be entered in fewer than 97 steps
+
+
+def test_beliefs_hold_the_truth_and_lose_what_is_ruled_out() -> None:
+    """Played beside the environment: the agent is where it thinks it may be, always, and finds the
+    reward cell that it thinks it knows."""
+    env = maze.MazeEnv()
+    sizes = []
+    for seed in range(5):
+        observation, _ = env.reset(seed=seed)
+        agent, rewarded, earned = maze_belief.BeliefAgent(), False, 0.0
+        for _ in range(200):
+            action = agent.act(tuple(observation[:9].tolist()), rewarded)
+            assert maze_grid.RANK[env.cell] in agent.belief
+            if earned:
+                assert agent.goal == maze_grid.RANK[env.reward_cell]
+                assert agent.goal not in agent.belief
+                sizes.append(len(agent.belief))
+            observation, reward, *_ = env.step(action)
+            rewarded, earned = reward > 0, earned + reward
+        assert earned >= 50
+    assert max(sizes) > 5
+    assert np.mean(np.array(sizes) == 1) > 0.4
+
+
+def test_an_agent_that_knows_where_it_is_takes_the_shortest_way() -> None:
+    for cell in (0, 20, 50, 96):
+        for goal in (3, 48, 77):
+            step = maze_belief.decide(goal, frozenset({cell}))
+            there = maze_grid.STEP[maze_grid.OPEN[cell], step]
+            before = maze_grid.distances()[maze_grid.OPEN[cell], maze_grid.OPEN[goal]]
+            assert maze_grid.distances()[there, maze_grid.OPEN[goal]] == before - 1
+
+
+def test_the_belief_agent_earns_more_than_the_paper_and_less_than_the_oracle() -> None:
+    points = list(maze_reference.reference_points().values())
+    assert points == sorted(points)
+    assert points[1] == pytest.approx(173, abs=4)
 
 
 def test_text() -> None:

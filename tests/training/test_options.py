@@ -135,7 +135,7 @@ def test_defaults_draw_nothing() -> None:
     agent = agent_on(spaces.Box(-1, 1, (4,), np.float32), "stpnr")
     before = {name: value.clone() for name, value in agent.state_dict().items()}
     state = torch.get_rng_state()
-    initialisation.initialise(agent, experiments.default_config("gym", "stpnr"))
+    initialisation.initialise(agent, experiments.default_config("gym", "stpnr", env="CartPole-v1"))
     assert torch.equal(state, torch.get_rng_state())
     assert all(torch.equal(value, before[name]) for name, value in agent.state_dict().items())
 
@@ -214,7 +214,7 @@ def test_frames_show_what_differs_from_their_mean() -> None:
 )
 def test_impossible_options_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        experiments.default_config("gym", **settings)
+        experiments.default_config("gym", env="CartPole-v1", **settings)
 
 
 def test_the_average_of_the_weights_is_what_is_measured_and_saved() -> None:

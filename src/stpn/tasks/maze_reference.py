@@ -1,4 +1,5 @@
-"""Reference points of the maze: what chance earns, and what knowing the reward cell would earn.
+"""Reference points of the maze: what is earned by chance, by good use of all that is seen, and by
+knowing the reward cell.
 
 A policy here is a table of action probabilities that may depend on the cell and on the reward
 cell: (reward cell, cell, action). Its expected reward follows exactly from the Markov chain of an
@@ -12,6 +13,7 @@ import functools
 import numpy as np
 import numpy.typing as npt
 
+from stpn.tasks.maze_belief import belief_reward
 from stpn.tasks.maze_grid import ACTIONS, CELLS, CENTRE, OPEN, STEP, distances
 
 Policy = npt.NDArray[np.float64]  # (CELLS, CELLS, 4): reward cell, cell, action
@@ -75,8 +77,10 @@ def expected_reward(policy: Policy, *, steps: int = 200, reward: float = 10.0) -
 
 @functools.cache
 def reference_points() -> dict[str, float]:
-    """Expected reward of the random policy and of the oracle."""
+    """Expected reward of the random policy, of an agent that makes the most of what agents see
+    (the mean of episodes that it plays), and of the oracle."""
     return {
         "random policy": expected_reward(random_policy()),
+        "agent that keeps account of where it may be": belief_reward(),
         "oracle that knows the reward cell": expected_reward(oracle_policy()),
     }

@@ -112,12 +112,12 @@ class Frames(nn.Module):
         """Take frames (N, C, H, W) into the statistics, if there are any: neighbours in time are
         nearly the same, so one in eight is enough."""
         if self.statistics is not None:
-            self.statistics.update(self._scaled(observation[:: min(8, len(observation))]))
+            self.statistics.update(self._scaled(observation[::8]))
 
     def forward(self, observation: Tensor) -> Tensor:  # (N, C, H, W) bytes -> (N, output_size)
         x = self._scaled(observation)
         if self.statistics is not None:
-            x = self.statistics(x)
+            self.statistics.standardize_(x)
         for layer in (self.conv1, self.conv2):
             # With channels last the backward pass takes a quarter of the time. Only here, not in
             # the parameters: a checkpoint knows no layouts, and a fused optimizer trusts them. A

@@ -157,7 +157,7 @@ class Sequences:
 
     def shuffled(self, order: Tensor) -> Sequences:
         """A copy in another order."""
-        return self._each(operator.itemgetter(order))
+        return self._each(lambda tensor: tensor.index_select(0, order))
 
     def split(self, parts: int) -> Iterator[Sequences]:
         """Consecutive pieces of nearly equal length, as views."""

@@ -46,5 +46,9 @@ class RunningStatistics(nn.Module):
         self.count += new
 
     def forward(self, numbers: Tensor) -> Tensor:  # (N, *shape) -> the same
+        return self.standardize_(numbers.clone())
+
+    def standardize_(self, numbers: Tensor) -> Tensor:
+        """`forward` in place: for frames, allocating takes ten times as long as the arithmetic."""
         scale = torch.rsqrt(self.variance + 1e-8)
-        return ((numbers - self.mean) * scale).clamp_(-LARGEST, LARGEST)
+        return numbers.sub_(self.mean).mul_(scale).clamp_(-LARGEST, LARGEST)
