@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from stpn.experiments import default_config
+
 pytest.importorskip("mujoco")
 EXAMPLE = Path(__file__).parents[1] / "examples" / "pendulum_value_clip.py"
 TINY = {"rollout": 64, "epochs": 2, "eval_every": 64, "eval_episodes": 1}
@@ -27,7 +29,7 @@ def test_trains_and_the_limit_matters(example: dict[str, Any]) -> None:
 
 
 def test_nothing_is_learnt_from_a_large_error(example: dict[str, Any]) -> None:
-    algorithm = example["ClippedValuePPO"](None, None, None)
+    algorithm = example["ClippedValuePPO"](None, None, default_config("pendulum", "mlp"))
     values = torch.zeros(1, 2, requires_grad=True)
     batch = SimpleNamespace(returns=torch.tensor([[3.0, 50.0]]))
     algorithm.value_errors(values, batch).sum().backward()

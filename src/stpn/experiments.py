@@ -59,6 +59,8 @@ class Task:
     """The same for one model of the task."""
     protocols: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The same for one value of the config's field `protocol`, if it has one."""
+    default_protocol: str | None = None
+    """Which of them is meant where none is named. None: the config class's own."""
     reference: str | None = None  # "module:function": proficiency by the name of a known policy
 
     @property
@@ -129,6 +131,29 @@ FAST_PONG = {
     "sequence": 64,
 }
 
+TUNED_PONG = {
+    "algo": "ppo",
+    "agents": 16,
+    "rollout": 128,
+    "steps": 3_000_000,
+    "lr": 5e-4,
+    "lr_decay": None,
+    "lr_final": 0.0,
+    "discount": 0.98,
+    "entropy_final": 0.003,
+    "grad_norm": 0.5,
+    "eps": 1e-5,
+    "clip": 0.2,
+    "epochs": 3,
+    "minibatch": 256,
+    "sequence": 32,
+    "standardize": "minibatch",
+    "orthogonal": True,
+    "normalize_observations": True,
+    "three_actions": True,
+    "eval_every": 50_000,
+}
+
 TASKS: Mapping[str, Task] = {
     task.name: task
     for task in (
@@ -194,7 +219,8 @@ TASKS: Mapping[str, Task] = {
             config="stpn.training.rl_config:PongConfig",
             trainer="stpn.training.reinforcement:PongTrainer",
             model_settings={"lstm": {"lr": 0.0001}},
-            protocols={"fast": FAST_PONG},
+            protocols={"paper": {}, "fast": FAST_PONG, "tuned": TUNED_PONG},
+            default_protocol="tuned",
         ),
         Task(
             name="pendulum",
@@ -207,7 +233,12 @@ TASKS: Mapping[str, Task] = {
             config="stpn.training.rl_config:PendulumConfig",
             trainer="stpn.training.reinforcement:PendulumTrainer",
             model_settings={"stpnf": {"norm": "none", "clamp": 0.1}},
-            protocols={"paper": {"relative_value": False}},
+            protocols={
+                "paper": {"relative_value": False},
+                "fast": {},
+                "tuned": {"lr_decay": None, "lr_final": 0.0},
+            },
+            default_protocol="tuned",
         ),
         Task(
             name="gym",
@@ -244,6 +275,8 @@ def default_config(task: str, model: str | None = None, **settings: Any) -> RunC
         model = entry.models[0] if entry.models else "stpnr"
     if model not in MODELS:
         raise ConfigError(unknown("model", model, MODELS))
+    if entry.default_protocol and not settings.get("rllib"):  # RLlib lacks what tuned presets have
+        settings.setdefault("protocol", entry.default_protocol)
     values = {
         **entry.settings,
         **entry.model_settings.get(model, {}),

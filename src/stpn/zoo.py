@@ -299,7 +299,11 @@ def _chosen(metric: str, of: int) -> str:
 def command(config: RunConfig) -> str:
     """The `stpn train` that makes this run: what is not a default is a flag."""
     env = {"env": config.env} if hasattr(config, "env") else {}
-    default = experiments.default_config(config.task, config.model, **env).to_dict()
+    usual = experiments.default_config(config.task, config.model, **env).to_dict()
+    # Two settings decide the defaults of all others.
+    chosen = {name: getattr(config, name) for name in ("protocol", "rllib") if name in usual}
+    default = experiments.default_config(config.task, config.model, **env, **chosen).to_dict()
+    default |= {name: usual[name] for name in chosen}
     task = ["--env", config.env] if hasattr(config, "env") else [config.task]
     words = ["stpn", "train", *task, "--model", config.model, "--seed", str(config.seed)]
     for name, value in config.to_dict().items():

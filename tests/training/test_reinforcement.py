@@ -117,14 +117,22 @@ def test_the_papers_settings() -> None:
     assert (ablation.hidden_size, ablation.norm, ablation.clamp) == (30, "pre", None)
     assert experiments.default_config("maze", "lstm").hidden_size == 47
 
-    pong = experiments.default_config("pong")
+    pong = experiments.default_config("pong", protocol="paper")
     assert (pong.algo, pong.agents, pong.rollout, pong.discount) == ("a2c", 64, 50, 0.99)
     assert (pong.value_weight, pong.entropy, pong.grad_norm) == (0.5, 0.01, 40.0)
     assert (pong.lr, pong.greedy, pong.concentration) == (7e-4, True, 0.0)
-    assert experiments.default_config("pong", "lstm").lr == 1e-4
+    assert experiments.default_config("pong", "lstm", protocol="paper").lr == 1e-4
+    assert not pong.normalize_observations
     fast = experiments.default_config("pong", protocol="fast")
     assert (fast.algo, fast.agents, fast.lr, fast.steps) == ("ppo", 32, 4e-4, 10_000_000)
 
+    tuned = experiments.default_config("pong", "lstm")
+    assert (tuned.protocol, tuned.algo, tuned.lr, tuned.lr_final) == ("tuned", "ppo", 5e-4, 0.0)
+    assert experiments.default_config("pong", rllib=True).protocol == "paper"
+
+    assert experiments.default_config("pendulum").lr_final == 0.0
+    before = experiments.default_config("pendulum", protocol="fast")
+    assert (before.lr_final, before.lr_decay) == (None, 4_000_000)
     pendulum = experiments.default_config("pendulum", protocol="paper")
     assert not pendulum.relative_value
     assert (pendulum.algo, pendulum.agents, pendulum.rollout) == ("ppo", 1, 2048)

@@ -242,7 +242,7 @@ def _pong(quick: bool) -> list[Row]:
     rows = []
     for protocol, what, least in (
         ("paper", "steps of agents, A2C", 900),
-        ("fast", "steps of agents, PPO", 1200),
+        ("tuned", "steps of agents, PPO", 1200),
     ):
         config = cast(PongConfig, experiments.default_config("pong", protocol=protocol))
         rollout = 10 if quick else config.rollout

@@ -132,6 +132,8 @@ def _defaults(arguments: list[str]) -> RunConfig:
     settings.update(task=task, model=model)
     if (protocol := _value(arguments, "--protocol")) is not None:
         settings["protocol"] = protocol
+    if "--rllib" in arguments:
+        settings["rllib"] = True
     return experiments.default_config(**settings)
 
 
