@@ -73,7 +73,7 @@ def test_without_the_compiled_module_everything_runs_with_one_warning() -> None:
 
 
 def test_the_environment_chooses_the_backend() -> None:
-    code = "import torch, stpn; from stpn.ops import backends; print(backends._chosen)"
+    code = "import torch, stpn; from stpn.ops import backends; print(backends._choice.name)"
     assert run(code + "; stpn.STPNr(2, 2)", STPN_BACKEND="reference").stdout.strip() == "reference"
     bad = run(code, STPN_BACKEND="cuda")
     assert bad.returncode != 0

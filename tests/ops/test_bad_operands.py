@@ -206,27 +206,6 @@ def test_small_and_empty_inputs(shape: tuple[int, int, int]) -> None:
     )
 
 
-@pytest.mark.parametrize(("inputs", "hidden", "recurrent"), [(3, 0, True), (0, 4, False)])
-def test_without_a_synapse_the_specification_runs(inputs, hidden, recurrent) -> None:
-    columns = inputs + hidden * recurrent
-    options = STPNOptions(recurrent=recurrent)
-    leaves = [
-        draw(*shape).requires_grad_()
-        for shape in [
-            (2, 3, inputs), (2, hidden), (2, hidden, columns), (hidden, columns), (hidden,),
-            (hidden, columns), (hidden, columns),
-        ]
-    ]  # fmt: skip
-    y, f, _ = backends.stpn(*leaves, options=options)
-    expected, f_expected, _ = reference.stpn(*leaves, options=options)
-    torch.testing.assert_close([y, f], [expected, f_expected])
-    torch.autograd.grad(y.sum() + f.sum(), leaves, materialize_grads=True)
-    with pytest.raises(ValueError, match="expected"):
-        torch.ops.stpn.stpn(
-            leaves[0], leaves[1], None, *leaves[2:], None, None, None, 1, 0, recurrent, 1.0, True
-        )
-
-
 def test_a_very_long_sequence_of_few_synapses() -> None:
     """As one, and in pieces that autograd connects."""
     steps = 50_000

@@ -167,9 +167,7 @@ def _export_reason() -> str:
     return "ONNX has no such operator" if torch.onnx.is_in_onnx_export() else ""
 
 
-def _unsupported(
-    options: STPNOptions, x: Tensor, h: Tensor | None, norm_scale: Tensor | None = None
-) -> str:
+def _unsupported(options: STPNOptions, norm_scale: Tensor | None = None) -> str:
     if options.norm_over != "neuron" and options.norm is not None:
         return "norm_over='layer' has no kernel"
     if norm_scale is not None:
@@ -178,8 +176,6 @@ def _unsupported(
         return f"rule={options.rule!r} has no kernel"
     if options.frozen:
         return "frozen plasticity has no kernel"
-    if (h is not None and not h.shape[-1]) or not (options.recurrent or x.shape[-1]):
-        return "there is no synapse"
     return ""
 
 
@@ -202,7 +198,7 @@ def plus_static_power(
 
 def stpn(x: Tensor, *tensors: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor | None]:
     """`reference.stpn` on the backend in use."""
-    reason = _unsupported(options["options"], x, tensors[0], options.get("norm_scale"))
+    reason = _unsupported(options["options"], options.get("norm_scale"))
     if _runs_native(reason, x):
         return native.stpn(x, *tensors, **options)
     return reference.stpn(x, *tensors, **options)
@@ -212,7 +208,7 @@ def stpn_lstm(
     x: Tensor, *tensors: Any, **options: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """`reference.stpn_lstm` on the backend in use."""
-    reason = _unsupported(options["options"], x, tensors[0], options.get("norm_scale"))
+    reason = _unsupported(options["options"], options.get("norm_scale"))
     if _runs_native(reason, x):
         return native.stpn_lstm(x, *tensors, **options)
     return reference.stpn_lstm(x, *tensors, **options)
@@ -220,35 +216,35 @@ def stpn_lstm(
 
 def stpn_step_(x: Tensor, *tensors: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
     """`reference.stpn_step_` on the backend in use."""
-    if _runs_native(_unsupported(options["options"], x, tensors[0]), x):
+    if _runs_native(_unsupported(options["options"]), x):
         return native.stpn_step_(x, *tensors, **options)
     return reference.stpn_step_(x, *tensors, **options)
 
 
 def bound_stpn_step(x: Tensor, *tensors: Any, **options: Any) -> Callable[[], Tensor] | None:
     """The kernel of `stpn_step_`, ready to run on these tensors; None if it cannot."""
-    if _runs_native(_unsupported(options["options"], x, tensors[0]), x):
+    if _runs_native(_unsupported(options["options"]), x):
         return native.BoundStep(x, *tensors, **options)
     return None
 
 
 def stpn_lstm_step_(x: Tensor, *tensors: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
     """`reference.stpn_lstm_step_` on the backend in use."""
-    if _runs_native(_unsupported(options["options"], x, tensors[0]), x):
+    if _runs_native(_unsupported(options["options"]), x):
         return native.stpn_lstm_step_(x, *tensors, **options)
     return reference.stpn_lstm_step_(x, *tensors, **options)
 
 
 def modplast(p: Tensor, *tensors: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor | None]:
     """`reference_rivals.modplast` on the backend in use."""
-    if _runs_native("" if p.shape[-1] else "there is no synapse", p):
+    if _runs_native("", p):
         return native_rivals.modplast(p, *tensors, **options)
     return reference_rivals.modplast(p, *tensors, **options)
 
 
 def fast_weights(p: Tensor, *tensors: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor | None]:
     """`reference_rivals.fast_weights` on the backend in use."""
-    reason = "" if p.shape[-1] else "there is no synapse"
+    reason = ""
     if options.get("steps", 1) != 1:
         reason = "Fast Weights with an inner loop of more than one turn has no kernel"
     elif options.get("decay", 0.9) <= 0:

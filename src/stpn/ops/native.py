@@ -71,8 +71,6 @@ class _STPN(Operator[Inputs, Results]):
         hidden = last_size("h0", inputs.h0)
         rows = hidden if inputs.c0 is None else 4 * hidden
         columns = features + hidden if inputs.recurrent else features
-        if columns == 0:
-            raise ValueError("x: expected at least one input, got none")
         return Sizes(batch, steps, features, hidden, rows, columns)
 
     def kind(self, inputs: Inputs) -> tuple[int, int]:

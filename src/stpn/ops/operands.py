@@ -219,8 +219,8 @@ def sequence_sizes(name: str, tensor: Tensor) -> tuple[int, int, int]:
 
 def last_size(name: str, tensor: Tensor) -> int:
     """Of a state (B, H)."""
-    if present(name, tensor).dim() != 2 or tensor.shape[1] == 0:
-        raise ValueError(f"{name}: expected shape (B, H) with H > 0, got {tuple(tensor.shape)}")
+    if present(name, tensor).dim() != 2:
+        raise ValueError(f"{name}: expected shape (B, H), got {tuple(tensor.shape)}")
     return tensor.shape[1]
 
 
