@@ -17,12 +17,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from stpn.ops import reference, reference_rivals
-from stpn.ops.operators import traced
 from stpn.ops.power import static_power
 from stpn.ops.reference import STPNOptions
+from stpn.ops.tracing import needs_plain_pytorch, traced
 
 _logger = logging.getLogger("stpn")
 
@@ -136,8 +135,7 @@ def _runs_native(reason: str, *tensors: Tensor | None) -> bool:
     chosen = _latest if compiling else _choice.name
     if chosen == "reference" or native is None:
         return False
-    if not reason:
-        reason = _export_reason() if compiling else _transform_reason()
+    reason = reason or needs_plain_pytorch() or ""
     for tensor in tensors:
         if tensor is not None and not reason:
             if tensor.device.type != "cpu":
@@ -152,19 +150,6 @@ def _runs_native(reason: str, *tensors: Tensor | None) -> bool:
         _said.add(reason)
         _logger.warning("this runs on plain PyTorch, not on the native kernels: %s", reason)
     return False
-
-
-def _transform_reason() -> str:
-    """Why this call is looked at in a way that only plain PyTorch knows, if it is."""
-    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
-        return "torch.func and forward-mode derivatives have no kernel"
-    if torch._C._get_tracing_state() is not None:
-        return "torch.jit.trace, and the ONNX export that uses it, record plain PyTorch alone"
-    return ""
-
-
-def _export_reason() -> str:
-    return "ONNX has no such operator" if torch.onnx.is_in_onnx_export() else ""
 
 
 def _unsupported(options: STPNOptions, norm_scale: Tensor | None = None) -> str:

@@ -26,8 +26,9 @@ from stpn.ops.operands import (
     schema,
     sequence_sizes,
 )
-from stpn.ops.operators import Operator, Sizes, check_devices, define, traced
+from stpn.ops.operators import Operator, Sizes, check_devices, define
 from stpn.ops.reference import STPNOptions
+from stpn.ops.tracing import traced
 
 _NORMS: dict[str | None, int] = {None: Norm.none, "pre": Norm.pre, "post": Norm.post}
 _ACTIVATIONS: dict[str, int] = {

@@ -26,6 +26,7 @@ from stpn.ops.operands import (
     schema,
     shapes,
 )
+from stpn.ops.tracing import traced
 
 _library = torch.library.Library("stpn", "DEF")  # keeps the operators registered
 
@@ -360,14 +361,4 @@ def _refuse(ctx: Any, *grads: Any) -> Any:
     raise RuntimeError(
         "the backward pass of a kernel cannot be differentiated: compute what needs second "
         'derivatives inside `with stpn.use_backend("reference"):`'
-    )
-
-
-def traced(tensor: Tensor) -> bool:
-    """Whether something other than plain eager execution looks at this call."""
-    return (
-        torch.compiler.is_compiling()
-        or type(tensor) not in (Tensor, torch.nn.Parameter)
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._are_functorch_transforms_active()
     )
