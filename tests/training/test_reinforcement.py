@@ -100,6 +100,8 @@ def test_maze_rows_and_figures() -> None:
     figures = built.evaluate()
     assert len(figures.power_per_step) == 200
     assert figures.extras["episodes"] == 8
+    assert figures.extras["greedy_power"] > 0  # beside what was sampled
+    assert 0 <= figures.extras["greedy_reward"] != figures.proficiency
     assert figures.power == pytest.approx(np.mean(figures.power_per_step))
     assert figures == built.evaluate()
     assert sum(built.seconds.values()) > 0

@@ -188,6 +188,10 @@ class ReinforcementTrainer(Trainer, Generic[Config]):
 
     def evaluate(self) -> Evaluation:
         played = self._play(self.config.final_episodes, "evaluation")
+        greedy = not self.config.greedy
+        episodes = min(self.config.final_episodes, MEASURED_AT_ONCE)
+        otherwise = self._play(episodes, "other evaluation", greedy=greedy)
+        kind = "greedy" if greedy else "sampled"
         return Evaluation(
             proficiency=float(played.rewards.mean()),
             power=played.power,
@@ -197,6 +201,8 @@ class ReinforcementTrainer(Trainer, Generic[Config]):
                 "reward_std": float(played.rewards.std()),
                 "reward_quartiles": np.quantile(played.rewards, [0.25, 0.75]).tolist(),
                 "episode_length": float(played.lengths.mean()),
+                f"{kind}_reward": float(otherwise.rewards.mean()),
+                f"{kind}_power": otherwise.power,
                 "power_stretch": max(1.0, len(played.power_per_step) / POWER_POINTS),
                 **({"episodes_cut": played.cut} if played.cut else {}),
             },
@@ -218,8 +224,9 @@ class ReinforcementTrainer(Trainer, Generic[Config]):
         if self.config.target is not None and row["proficiency"] >= self.config.target:
             self._reached_at = self.done
 
-    def _play(self, episodes: int, *name: str | int) -> Played:
-        """Episodes in environments of their own, which leave no trace in the training."""
+    def _play(self, episodes: int, *name: str | int, greedy: bool | None = None) -> Played:
+        """Episodes in environments of their own, which leave no trace in the training; with the
+        most likely or with sampled actions, None: as the config says."""
         env = self.make_env(min(episodes, MEASURED_AT_ONCE))
         try:
             return play(
@@ -228,7 +235,7 @@ class ReinforcementTrainer(Trainer, Generic[Config]):
                 episodes,
                 seed=self._seed(*name, "environment"),
                 generator=stream(self.config.seed, *name, "actions"),
-                greedy=self.config.greedy,
+                greedy=self.config.greedy if greedy is None else greedy,
                 on_progress=self.on_measuring,
             )
         finally:
