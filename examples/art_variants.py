@@ -22,8 +22,9 @@ from stpn import STPNr, STPNState, build
 from stpn.experiments import default_config
 from stpn.nn.core import RecurrentCore
 from stpn.tasks import art
+from stpn.tasks.art.training import ArtTrainer
 from stpn.training import optim
-from stpn.training.supervised import ArtTrainer, SequenceModel
+from stpn.training.supervised import SequenceModel
 
 VARIANTS = ("no-bias", "new-h", "none", "post")
 

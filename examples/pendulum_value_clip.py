@@ -20,7 +20,7 @@ from torch import Tensor
 
 from stpn.experiments import default_config
 from stpn.training.ppo import PPO, Sequences
-from stpn.training.reinforcement import PendulumTrainer
+from stpn.training.reinforcement import ReinforcementTrainer
 
 
 class ClippedValuePPO(PPO):
@@ -36,7 +36,7 @@ def train(model: str, steps: int, limit: float, **settings: Any) -> list[dict[st
     """The rows of metrics."""
     config = default_config("pendulum", model, protocol="paper", steps=steps, **settings)
     torch.manual_seed(config.seed)
-    trainer = PendulumTrainer(config)
+    trainer = ReinforcementTrainer(config)
     trainer.algorithm = ClippedValuePPO(trainer.model, trainer.gradients, config)
     trainer.algorithm.limit = limit
     rows = []

@@ -367,6 +367,7 @@ class TestTerminal:
         trainer.samples = 2_000
         bar.measured({"proficiency": 99.99, "power": 4.341})
         bar.progressed(trainer)
+        bar._bar.refresh()
         bar.measuring(trainer)
         trainer.on_measuring(0.25)
         bar._bar.refresh()

@@ -7,8 +7,10 @@ import sys
 import pytest
 
 from stpn import experiments, paper
-from stpn.config import ArtConfig, FamiliarityConfig, from_dict
+from stpn.config import IDENTITY, MACHINE, MEASUREMENT, from_dict
 from stpn.errors import ConfigError
+from stpn.tasks.art import ArtConfig
+from stpn.tasks.familiarity import FamiliarityConfig
 
 SUPERVISED = ["art", "familiarity-dataset-r3", "familiarity-infinite-r3", "familiarity-infinite-r6"]
 
@@ -131,3 +133,13 @@ def test_contradiction_ignores_what_changes_no_result():
 def test_the_reading_side_needs_no_torch(module):
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_whether_a_setting_matters_stands_at_its_field():
+    run = experiments.default_config("maze", threads=1)
+    assert run.incidental(IDENTITY) == {"task", "model", "seed"}
+    assert run.incidental(MACHINE) == {"threads", "backend", "checkpoint_seconds", "env_runners"}
+    assert run.incidental(MEASUREMENT) == {"eval_every", "eval_episodes"}
+    other = {**run.to_dict(), "threads": 2, "backend": "reference", "iterations": 9}
+    assert run.contradiction(other) is None
+    assert "eval_every" in run.contradiction({**other, "eval_every": 7})

@@ -16,12 +16,14 @@ pytest.importorskip("imageio")
 
 import imageio.v3 as iio
 
-from stpn import experiments, watch
+from stpn import experiments, scenes, watch
 from stpn._extras import MissingExtra
 from stpn.cli import main
 from stpn.errors import ConfigError, RunError
 from stpn.tasks import pong
-from stpn.tasks.maze import MazeVectorEnv
+from stpn.tasks.agents import AgentTask
+from stpn.tasks.maze import Maze, MazeVectorEnv
+from stpn.tasks.maze.scene import MazeScene
 from stpn.training import session
 from stpn.training.evaluation import play
 from stpn.training.trainer import stream
@@ -59,7 +61,7 @@ def test_a_whole_episode_of_the_maze(maze: Path, tmp_path: Path) -> None:
 
 
 def test_the_path_follows_the_agent_and_starts_again_at_a_reward() -> None:
-    scene = watch.MazeScene(MazeVectorEnv(1))
+    scene = MazeScene(MazeVectorEnv(1))
     scene.env.reset(seed=0)
     scene.started(0)
     rng = np.random.default_rng(0)
@@ -115,7 +117,7 @@ def test_pendulum_drawn_by_mujoco(tmp_path: Path) -> None:
     path = train(tmp_path, "pendulum", rollout=16, steps=32, eval_episodes=1, final_episodes=1)
     try:
         watched = watch.record(path, tmp_path / "pendulum.gif", steps=5)
-    except watch.CannotDraw as error:
+    except scenes.CannotDraw as error:
         assert not (tmp_path / "pendulum.gif").exists()
         pytest.skip(str(error))
     frames = iio.imread(watched.path)
@@ -124,15 +126,15 @@ def test_pendulum_drawn_by_mujoco(tmp_path: Path) -> None:
 
 
 def test_a_picture_that_fails_is_explained(maze: Path, tmp_path: Path) -> None:
-    class Blind(watch.RenderedScene):
+    class Blind(scenes.RenderedScene):
         def __init__(self) -> None:
-            self._name = "InvertedPendulum-v5"
+            self._name, self._hint = "InvertedPendulum-v5", "; try EGL"
             self.env = self
 
         def render(self) -> None:
             raise RuntimeError("no OpenGL")
 
-    with pytest.raises(watch.CannotDraw, match=r"no OpenGL.*apt-get install libegl1"):
+    with pytest.raises(scenes.CannotDraw, match=r"no OpenGL.*try EGL"):
         Blind().picture()
 
 
@@ -173,8 +175,8 @@ def test_command(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_task_without_a_picture_is_told(maze: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "MazeTrainer", watch.PongTrainer)
-    with pytest.raises(watch.CannotDraw, match="how maze is drawn"):
+    monkeypatch.setattr(Maze, "scene", AgentTask.scene)
+    with pytest.raises(ConfigError, match="maze does not say how it is drawn"):
         watch.record(maze, maze / "episode.gif")
 
 

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from stpn.ops.backends import use_backend as use_backend
     from stpn.plasticity import frozen_plasticity as frozen_plasticity
     from stpn.plasticity import trace as trace
+    from stpn.tasks.registry import build_network as build_network
+    from stpn.tasks.registry import register_task as register_task
     from stpn.zoo import load as load
     from stpn.zoo import pretrained as pretrained
 
@@ -70,6 +72,7 @@ _HOMES = {
     "stpn.nn.stpn": ("STPNf", "STPNfCell", "STPNl", "STPNlCell", "STPNr", "STPNrCell"),
     "stpn.ops.backends": ("Backend", "backends", "use_backend"),
     "stpn.plasticity": ("frozen_plasticity", "trace"),
+    "stpn.tasks.registry": ("build_network", "register_task"),
     "stpn.zoo": ("load", "pretrained"),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,10 +17,17 @@ import tyro
 
 from stpn import experiments
 from stpn._typed import describe, fits
-from stpn.errors import ConfigError
+from stpn.errors import ConfigError, unknown
 from stpn.runs import place
+from stpn.tasks import registry
 
 LARGEST = 10**9  # of any whole number but the seed
+
+# Whether a setting matters to the experiment stands at its field: field(metadata=...). A setting
+# without a mark makes another experiment.
+IDENTITY = {"incidental": "identity"}  # which run it is
+MACHINE = {"incidental": "machine"}  # where and how it is computed
+MEASUREMENT = {"incidental": "measurement"}  # how often and how well it is looked at
 
 STPN_MODELS = ("stpnr", "stpnf", "stpnl", "ustpnr", "ustpnf")
 STPN_SETTINGS = ("norm", "norm_over", "norm_scale", "clamp", "rule", "plastic")
@@ -30,11 +37,13 @@ STPN_SETTINGS = ("norm", "norm_over", "norm_scale", "clamp", "rule", "plastic")
 class RunConfig:
     """What every task has in common. Subclasses add their own fields, `total` and `check`."""
 
-    task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")]
+    task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")] = field(
+        metadata=IDENTITY
+    )
     """Name of the task (`stpn list`)."""
-    model: str = "stpnr"
+    model: str = field(default="stpnr", metadata=IDENTITY)
     """Name of the recurrent core (`stpn list`)."""
-    seed: int = 0
+    seed: int = field(default=0, metadata=IDENTITY)
     """Seed of weights, data and order: with the same --threads it fixes the whole run."""
     hidden_size: int | None = None
     """Units of the core. None: the paper's size, or for a model outside the paper's grid the size
@@ -57,13 +66,13 @@ class RunConfig:
     """Any optimizer of torch.optim by name."""
     lr: float = 1e-3
     """Learning rate."""
-    backend: Literal["auto", "native", "reference"] = "auto"
+    backend: Literal["auto", "native", "reference"] = field(default="auto", metadata=MACHINE)
     """Which implementation of the recurrence runs (`stpn.backends()` lists them); auto: the
     fastest."""
-    threads: int | None = None
+    threads: int | None = field(default=None, metadata=MACHINE)
     """Threads of torch and of the kernels. None: as many as torch would take. A resumed run keeps
     them, because sums in another order are other sums."""
-    checkpoint_seconds: float = 20.0
+    checkpoint_seconds: float = field(default=20.0, metadata=MACHINE)
     """Save at least this often; 0: after every update."""
 
     @property
@@ -77,7 +86,7 @@ class RunConfig:
     @property
     def unit(self) -> str:
         """What the length counts, in the singular."""
-        return experiments.get(self.task).unit
+        return self.total_field.removesuffix("s")
 
     @property
     def directory(self) -> Path:
@@ -92,7 +101,7 @@ class RunConfig:
     def check(self) -> None:
         """Raise ConfigError for a value that cannot work. Subclasses extend it."""
         if self.model not in experiments.MODELS:
-            raise ConfigError(experiments.unknown("model", self.model, experiments.MODELS))
+            raise ConfigError(unknown("model", self.model, experiments.MODELS))
         require(self.seed >= 0, "seed", ">= 0", self.seed)
         if self.hidden_size is not None:
             require(self.hidden_size >= 1, "hidden_size", ">= 1", self.hidden_size)
@@ -116,6 +125,13 @@ class RunConfig:
         if self.model in ("stpnf", "ustpnf") and self.plastic != "all":
             raise ConfigError(f"{self.model} has input synapses only: plastic must be 'all'")
 
+    @classmethod
+    def incidental(cls, *marks: Mapping[str, str]) -> frozenset[str]:
+        """Names of the settings with one of these marks."""
+        kinds = {mark["incidental"] for mark in marks}
+        fields = dataclasses.fields(cls)
+        return frozenset(f.name for f in fields if f.metadata.get("incidental") in kinds)
+
     def contradiction(self, other: Mapping[str, Any]) -> str | None:
         """The first setting in which `other` would be another experiment, as a sentence.
 
@@ -123,8 +139,8 @@ class RunConfig:
         A None here has not been decided yet and contradicts nothing. A setting that `other` lacks
         is younger than that run, which therefore has its default.
         """
-        may_differ = {self.total_field, "checkpoint_seconds", "threads", "backend", "env_runners"}
-        defaults = {field.name: _plain(field.default) for field in dataclasses.fields(self)}
+        may_differ = {self.total_field, *self.incidental(MACHINE)}
+        defaults = {f.name: _plain(f.default) for f in dataclasses.fields(self)}
         for name, value in self.to_dict().items():
             undecided = name == "hidden_size" and value is None
             theirs = other.get(name, defaults[name])
@@ -135,60 +151,6 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
         return {name: _plain(value) for name, value in dataclasses.asdict(self).items()}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ArtConfig(RunConfig):
-    """Associative retrieval: read three letter-digit pairs, answer with one letter's digit."""
-
-    epochs: int = 200
-    """Passes through the training set."""
-    batch_size: int = 128
-    """Sequences in a gradient step; the last one of an epoch may be smaller."""
-    train_size: int = 100_000
-    """Training sequences."""
-    validation_size: int = 10_000
-    """Validation sequences, measured after each epoch."""
-    test_size: int = 20_000
-    """Test sequences, measured once at the end."""
-
-    total_field: typing.ClassVar[str] = "epochs"
-
-    def check(self) -> None:
-        super().check()
-        for name in ("batch_size", "train_size", "validation_size", "test_size"):
-            require(getattr(self, name) >= 1, name, ">= 1", getattr(self, name))
-
-
-@dataclass(frozen=True, kw_only=True)
-class FamiliarityConfig(RunConfig):
-    """Continual familiarity: has this vector been seen R steps ago?"""
-
-    mode: Literal["dataset", "infinite"] = "infinite"
-    """dataset: one fixed training sequence; infinite: a new one at each iteration."""
-    distance: int = 3
-    """R, the steps between a vector and its repetition."""
-    iterations: int = 1600
-    """Gradient steps, one sequence each."""
-    length: int = 5000
-    """T, steps of a sequence."""
-    input_size: int = 100
-    """d, entries of a vector, each -1 or +1."""
-    probability: float = 0.5
-    """p, chance of repeating where a repetition is possible."""
-    log_every: int = 10
-    """Iterations between two rows of metrics."""
-    eval_sequences: int = 10
-    """Fresh sequences of the final figure (infinite; dataset has one validation sequence)."""
-
-    total_field: typing.ClassVar[str] = "iterations"
-
-    def check(self) -> None:
-        super().check()
-        for name in ("distance", "length", "input_size", "log_every", "eval_sequences"):
-            require(getattr(self, name) >= 1, name, ">= 1", getattr(self, name))
-        require(0 <= self.probability <= 1, "probability", "between 0 and 1", self.probability)
-        require(self.distance < self.length, "distance", "smaller than length", self.distance)
 
 
 def require(condition: bool, name: str, expected: str, value: Any) -> None:
@@ -218,12 +180,12 @@ def from_dict(values: Mapping[str, Any]) -> RunConfig:
     """The checked configuration of the task that `values["task"]` names."""
     if not isinstance(values, Mapping) or not isinstance(values.get("task"), str):
         raise ConfigError('a configuration is an object that names its task, as in {"task": "art"}')
-    cls = experiments.get(values["task"]).config_class()
+    cls = registry.get(values["task"]).config
     hints = typing.get_type_hints(cls)
-    known = {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+    known = {f.name: hints[f.name] for f in dataclasses.fields(cls)}
     for name, value in values.items():
         if name not in known:
-            raise ConfigError(experiments.unknown(f"setting of {values['task']}", name, known))
+            raise ConfigError(unknown(f"setting of {values['task']}", name, known))
         if not fits(value, known[name]):
             raise ConfigError(f"{name} must be {describe(known[name])}, not {value!r}")
     # JSON has lists only; tuples can be hashed, as a configuration must
@@ -234,7 +196,7 @@ def from_dict(values: Mapping[str, Any]) -> RunConfig:
 
 
 def _default(cls: type[RunConfig], name: str) -> Any:
-    return next(field.default for field in dataclasses.fields(cls) if field.name == name)
+    return next(f.default for f in dataclasses.fields(cls) if f.name == name)
 
 
 def _plain(value: Any) -> Any:

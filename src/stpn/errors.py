@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class StpnError(Exception):
     """Base of all errors that a user can cause or meet; printed without a trace."""
@@ -25,3 +28,11 @@ class CheckpointError(RunError):
 
 class NonFinite(StpnError, ArithmeticError):
     """Training met NaN or infinity and stopped; the last good checkpoint is still there."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    """The sentence that refuses a name and says which ones there are."""
+    known = list(known)
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    return f"unknown {kind} {name!r}{hint}; known: {', '.join(known)}"

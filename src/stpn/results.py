@@ -46,7 +46,7 @@ class RunResult:
     def asked(self) -> int | None:
         """Units of training that the configuration asks for, if it says so."""
         try:
-            field = experiments.get(self.task).config_class().total_field
+            field = experiments.get(self.task).task.config.total_field
         except (ImportError, ConfigError):
             return None
         total = self.config.get(field)
@@ -196,7 +196,7 @@ def _unfinished_summary(run: Run, rows: list[Row]) -> RunSummary:
         raise RunError(f"{run.path}: {error}; restore its files from a copy") from error
 
 
-def paper_figures(task: experiments.Task, model: str) -> dict[str, list[float]] | None:
+def paper_figures(task: experiments.Experiment, model: str) -> dict[str, list[float]] | None:
     """The paper's row: {"proficiency": [mean, std], "power": [mean, std]}, what it has of it."""
     named = {"proficiency": task.metric, "power": "power"}
     found = {key: paper.figure(task.name, model, metric) for key, metric in named.items()}

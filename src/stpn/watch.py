@@ -3,38 +3,23 @@
 from __future__ import annotations
 
 import os
-import sys
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from stpn import zoo
 from stpn._extras import need
 from stpn._files import explain_os_errors
-from stpn.errors import ConfigError, StpnError
-from stpn.tasks import pendulum, pong
-from stpn.training import environments
+from stpn.errors import ConfigError
+from stpn.scenes import Image, Scene
+from stpn.tasks import registry
 from stpn.training.evaluation import Player
-from stpn.training.reinforcement import (
-    GymTrainer,
-    MazeTrainer,
-    PendulumTrainer,
-    PongTrainer,
-    ReinforcementTrainer,
-)
+from stpn.training.reinforcement import ReinforcementTrainer
 from stpn.training.trainer import stream
 
-Image = npt.NDArray[np.uint8]  # (height, width, 3)
-
 FORMATS = (".gif", ".mp4")
-
-
-class CannotDraw(StpnError):
-    """The environment has no picture, or this machine cannot make it."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +58,8 @@ def record(
         raise ConfigError(f"seed must be >= 0, not {seed}")
     need("imageio", extra="rl")
     with zoo.opened(source, env=env) as trainer:
-        if not isinstance(trainer, ReinforcementTrainer):
-            raise ConfigError(f"{trainer.config.task} has no episodes to watch, only sequences")
-        scene = _scene(trainer)
+        scene = registry.get(trainer.config.task).scene(trainer.config)
+        assert isinstance(trainer, ReinforcementTrainer)  # else there is no scene
         try:
             with Film(out, scene.fps if fps is None else fps) as film:
                 return _play(trainer, scene, film, seed, steps, greedy)
@@ -84,7 +68,7 @@ def record(
 
 
 def _play(
-    trainer: ReinforcementTrainer[Any],
+    trainer: ReinforcementTrainer,
     scene: Scene,
     film: Film,
     seed: int,
@@ -113,114 +97,6 @@ def _play(
             total += float(reward[0])
             ended = bool(terminated[0] or truncated[0])
     return Watched(str(film.path), len(powers), total, float(np.mean(powers)), ended)
-
-
-class Scene(ABC):
-    """One environment that can be looked at. The picture shows what the agent acts on."""
-
-    fps: float
-    env: Any  # a vector environment of one
-
-    @abstractmethod
-    def picture(self) -> Image: ...
-
-    def started(self, seed: int) -> None:  # noqa: B027  (most scenes keep no account)
-        """A new episode begins."""
-
-    def stepped(self, action: npt.NDArray[Any], rewarded: bool) -> None:  # noqa: B027
-        """The environment made one step."""
-
-    def close(self) -> None:
-        self.env.close()
-
-
-class MazeScene(Scene):
-    """The grid with the reward cell and the path since the start or the last reward."""
-
-    fps = 8
-
-    def __init__(self, env: Any) -> None:
-        self.env = env
-        self._path: list[int] = []
-
-    def started(self, seed: int) -> None:
-        self._path = [int(self.env.cell[0])]
-
-    def stepped(self, action: npt.NDArray[Any], rewarded: bool) -> None:
-        if rewarded:
-            self._path.clear()
-        self._path.append(int(self.env.cell[0]))
-
-    def picture(self) -> Image:
-        from stpn.tasks import maze_render
-
-        cell, reward_cell = int(self.env.cell[0]), int(self.env.reward_cell[0])
-        return maze_render.frame(cell, reward_cell, self._path, scale=32)
-
-
-class PongScene(Scene):
-    """The screen in colour, from a second emulator that is given the same actions."""
-
-    fps = 15
-
-    def __init__(self, env: Any, *, three_actions: bool) -> None:
-        self.env = env
-        self._screen = pong.screen_env(1, three_actions=three_actions)
-        self._frame: Image = np.zeros((*pong.SCREEN, 3), dtype=np.uint8)
-
-    def started(self, seed: int) -> None:
-        observation, _ = self._screen.reset(seed=seed)
-        self._frame = observation[0, 0]
-
-    def stepped(self, action: npt.NDArray[Any], rewarded: bool) -> None:
-        observation, *_ = self._screen.step(action)
-        self._frame = observation[0, 0]
-
-    def picture(self) -> Image:
-        return self._frame.repeat(2, axis=0).repeat(2, axis=1)
-
-    def close(self) -> None:
-        super().close()
-        self._screen.close()
-
-
-class RenderedScene(Scene):
-    """What the environment itself draws."""
-
-    def __init__(self, name: str, **options: Any) -> None:
-        # Without a window system MuJoCo draws through EGL, if it is told so before it begins.
-        if sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
-            os.environ.setdefault("MUJOCO_GL", "egl")
-        self._name = name
-        self.env = environments.make(name, 1, **{**options, "render_mode": "rgb_array"})
-        self.fps = float(self.env.metadata.get("render_fps", 30))
-
-    def picture(self) -> Image:
-        try:
-            (image,) = self.env.render()
-        except Exception as error:
-            hint = ""
-            if self._name == pendulum.NAME:
-                hint = (
-                    "; MuJoCo draws without a screen through EGL (apt-get install libegl1 "
-                    "libgl1-mesa-dri, MUJOCO_GL=egl) or OSMesa (libosmesa6, MUJOCO_GL=osmesa)"
-                )
-            raise CannotDraw(f"{self._name} cannot be drawn here: {error!r}{hint}") from error
-        if image is None:
-            raise CannotDraw(f"{self._name} draws no pictures (render_mode rgb_array)")
-        return np.asarray(image, dtype=np.uint8)
-
-
-def _scene(trainer: ReinforcementTrainer[Any]) -> Scene:
-    if isinstance(trainer, MazeTrainer):
-        return MazeScene(trainer.make_env(1))
-    if isinstance(trainer, PongTrainer):
-        return PongScene(trainer.make_env(1), three_actions=trainer.config.three_actions)
-    if isinstance(trainer, PendulumTrainer):
-        return RenderedScene(pendulum.NAME)
-    if isinstance(trainer, GymTrainer):
-        return RenderedScene(trainer.config.env, **trainer.config.env_options)
-    raise CannotDraw(f"nobody has said how {trainer.config.task} is drawn")
 
 
 class Film:

@@ -24,14 +24,15 @@ from stpn import experiments, paper
 from stpn._files import explain_os_errors, half_of_memory, read_file, write_atomic
 from stpn._json import read_object, write_json
 from stpn._typed import build
-from stpn.errors import CheckpointError, ConfigError, RunError
+from stpn.config import RunConfig, from_dict, trusted
+from stpn.errors import CheckpointError, ConfigError, RunError, unknown
 from stpn.results import RunResult, rounded
 from stpn.runs import Run
+from stpn.tasks import registry
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
-    from stpn.config import RunConfig
     from stpn.training.trainer import Evaluation, Trainer
 
 SHELF = Path(__file__).parent / "data" / "networks"
@@ -99,8 +100,7 @@ class Shelf:
         Networks of supervised tasks take x (B, T, I) and give logits; those of reinforcement
         learning are agents (`stpn.training.agent.Agent`).
         """
-        with self.restored(name) as trainer:
-            return _with_config(trainer)
+        return _network(from_dict(self.card(name).config), self._weights(name))
 
     def names(self) -> list[str]:
         """All names, by task and model in the paper's order."""
@@ -109,7 +109,7 @@ class Shelf:
 
     def card(self, name: str) -> Card:
         if name not in (known := self.names()):
-            raise ConfigError(experiments.unknown("network", name, dict.fromkeys(known)))
+            raise ConfigError(unknown("network", name, dict.fromkeys(known)))
         path = self.directory / f"{name}.json"
         content = read_object(path, remedy="install the package again")
         try:
@@ -131,29 +131,25 @@ class Shelf:
     @contextmanager
     def restored(self, name: str, *, env: str | None = None, **settings: Any) -> Iterator[Trainer]:
         """The trainer of a network's run with its trained weights, to look at, measure or use."""
-        from stpn.config import from_dict, trusted
-        from stpn.training import session
+        from stpn.training import checkpoint, session
 
         config = trusted(from_dict({**self.card(name).config, **settings}), env, name)
         with session.built(config, plain=True) as trainer:
-            self._load(name, trainer)
+            checkpoint.load_module(trainer.model, self._weights(name))
             yield trainer
 
-    def _load(self, name: str, trainer: Trainer) -> None:
+    def _weights(self, name: str) -> dict[str, Tensor]:
         from safetensors import SafetensorError
         from safetensors.torch import load
-
-        from stpn.training import checkpoint
 
         path = self.directory / f"{name}.safetensors"
         content = read_file(path, most=half_of_memory())
         if hashlib.sha256(content).hexdigest() != self.card(name).sha256:
             raise CheckpointError(f"{path} is damaged: it is not the file that its card describes")
         try:
-            weights = load(content)
+            return load(content)
         except SafetensorError as error:
             raise CheckpointError(f"{path} is not a safetensors file: {error}") from error
-        checkpoint.load_module(trainer.model, weights)
 
 
 pretrained = Shelf()
@@ -200,14 +196,29 @@ def load(run: str | Path, *, env: str | None = None) -> nn.Module:
 
     A run in an environment "module:Name" imports that module: repeat the name as `env`.
     """
-    with opened(run, env=env) as trainer:
-        return _with_config(trainer)
+    from stpn.training import checkpoint
+
+    found = Run.open(run)
+    config = trusted(from_dict(found.config), env, found.path)
+    with checkpoint.explain_misfit(found.checkpoint, registry.get(config.task)):
+        return _network(config, checkpoint.read(found.checkpoint)["trainer"]["model"])
 
 
-def _with_config(trainer: Trainer) -> nn.Module:
-    network: Any = trainer.model.eval()
-    network.config = trainer.config
-    return network
+def network(source: str | Path) -> nn.Module:
+    """The network of a run, or one of the package."""
+    return pretrained(str(source)) if is_shipped(source) else load(source)
+
+
+def _network(config: RunConfig, weights: dict[str, Tensor]) -> nn.Module:
+    import torch
+
+    from stpn.training import checkpoint
+
+    with torch.random.fork_rng(devices=[]):  # initial weights, which are not kept
+        network: Any = registry.build_network(config)
+    checkpoint.load_module(network, weights)
+    network.config = config
+    return network.eval()
 
 
 class TooLarge(ConfigError):
@@ -236,7 +247,6 @@ def ship(run: Run, of: int, directory: Path) -> Card:
     """Write the network of a finished run, the best of `of`, with its card into `directory`."""
     from safetensors.torch import save
 
-    from stpn.config import from_dict
     from stpn.training import checkpoint
 
     summary = run.summary

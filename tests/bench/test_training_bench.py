@@ -18,9 +18,9 @@ from stpn.errors import ConfigError
 from stpn.experiments import default_config
 from stpn.nn.registry import build
 from stpn.ops.backends import Backend
+from stpn.tasks.familiarity.training import FamiliarityTrainer
 from stpn.training.agent import Agent, encoder_for
 from stpn.training.policies import Categorical
-from stpn.training.supervised import FamiliarityTrainer
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,8 @@ from stpn.cli import main
 from stpn.errors import ConfigError
 from stpn.scale.cluster import ClusterError
 from stpn.scale.data_parallel import Group, train
+from stpn.tasks.art.training import ArtTrainer
 from stpn.training import checkpoint, session
-from stpn.training.supervised import ArtTrainer
 
 # 1001 sequences in batches of 100: the last one has a single sequence, for one worker only
 SMALL = {"epochs": 3, "train_size": 1001, "validation_size": 200, "test_size": 100}

@@ -183,7 +183,7 @@ def test_the_tasks_of_the_paper_are_ready_and_either_trainer_goes_on(ray, task, 
         small = {**small, "eval_episodes": 4, "minibatch": 200}
     common = {"threads": 1, **small, **total}
     config = experiments.default_config(task, rllib=True, **common)
-    trainer = experiments.get(task).build_trainer(config)
+    trainer = experiments.get(task).task.build_trainer(config)
     try:
         while trainer.done == 0:
             row = trainer.advance()
@@ -198,7 +198,7 @@ def test_the_tasks_of_the_paper_are_ready_and_either_trainer_goes_on(ray, task, 
     assert saved["steps"] == trainer.samples > 0
     if task != "pong":  # the first row of Pong would be minutes away
         assert row["power"] > 0
-    plain = experiments.get(task).build_trainer(experiments.default_config(task, **common))
+    plain = experiments.get(task).task.build_trainer(experiments.default_config(task, **common))
     try:
         plain.load_state_dict(saved)
         assert isinstance(plain, Trainer)

@@ -14,8 +14,12 @@ gym = pytest.importorskip("gymnasium")
 from gymnasium.utils.env_checker import check_env  # noqa: E402
 from gymnasium.vector import AutoresetMode  # noqa: E402
 
-from stpn.tasks import maze, maze_belief, maze_grid, maze_reference, maze_render  # noqa: E402
+from stpn.tasks import maze  # noqa: E402
 from stpn.tasks.maze import MazeVectorEnv  # noqa: E402
+from stpn.tasks.maze import belief as maze_belief  # noqa: E402
+from stpn.tasks.maze import grid as maze_grid  # noqa: E402
+from stpn.tasks.maze import reference as maze_reference  # noqa: E402
+from stpn.tasks.maze import render as maze_render  # noqa: E402
 
 UP, DOWN, LEFT, RIGHT = range(4)
 

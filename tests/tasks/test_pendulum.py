@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 
 from stpn import experiments
 from stpn.tasks import pendulum
-from stpn.training.reinforcement import PendulumTrainer
+from stpn.training.reinforcement import ReinforcementTrainer
 
 
 def test_environment() -> None:
@@ -53,7 +53,7 @@ def test_training_improves_balance() -> None:
         "pendulum", steps=6144, eval_every=6144, eval_episodes=8, threads=1
     )
     torch.manual_seed(0)
-    trainer = PendulumTrainer(config)
+    trainer = ReinforcementTrainer(config)
     assert "norm=None, clamp=0.1" in repr(trainer.model.core)
     before = trainer.evaluate().proficiency
     while trainer.done < trainer.total:

@@ -18,7 +18,7 @@ from stpn.nn.stpn import STPNr
 from stpn.tasks import pong
 from stpn.training.agent import Agent, encoder_for
 from stpn.training.policies import policy_for
-from stpn.training.reinforcement import PongTrainer
+from stpn.training.reinforcement import ReinforcementTrainer
 from stpn.training.rollout import Actor
 
 NOOP = 0
@@ -121,7 +121,7 @@ def test_the_trainer_learns_from_games(monkeypatch: pytest.MonkeyPatch) -> None:
         "pong", hidden_size=4, agents=2, rollout=10, steps=40, eval_episodes=1, final_episodes=1
     )
     torch.manual_seed(0)
-    trainer = PongTrainer(config)
+    trainer = ReinforcementTrainer(config)
     assert trainer.advance() is None
     row = trainer.advance()
     assert row is not None

@@ -32,10 +32,10 @@ TINY: dict[str, Any] = {
 }  # fmt: skip
 
 
-def trainer(task: str = "gym", **settings: Any) -> ReinforcementTrainer[Any]:
+def trainer(task: str = "gym", **settings: Any) -> ReinforcementTrainer:
     config = experiments.default_config(task, **(TINY if task == "gym" else {}) | settings)
     torch.manual_seed(config.seed)
-    built = experiments.get(task).build_trainer(config)
+    built = experiments.get(task).task.build_trainer(config)
     assert isinstance(built, ReinforcementTrainer)
     return built
 

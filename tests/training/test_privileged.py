@@ -34,10 +34,10 @@ TINY_MAZE: dict[str, Any] = {
 KNOWING: dict[str, Any] = {"privileged_critic": True, "auxiliary": 0.1}
 
 
-def trainer(task: str = "maze", **settings: Any) -> ReinforcementTrainer[Any]:
+def trainer(task: str = "maze", **settings: Any) -> ReinforcementTrainer:
     config = experiments.default_config(task, **settings)
     torch.manual_seed(config.seed)
-    built = experiments.get(task).build_trainer(config)
+    built = experiments.get(task).task.build_trainer(config)
     assert isinstance(built, ReinforcementTrainer)
     return built
 

@@ -23,7 +23,7 @@ from stpn.runs import Run
 from stpn.training import checkpoint, evaluation, session
 from stpn.training.loop import Reporter, Stop
 from stpn.training.policies import UnsupportedSpace
-from stpn.training.reinforcement import MazeTrainer, ReinforcementTrainer, stretches
+from stpn.training.reinforcement import ReinforcementTrainer, stretches
 from stpn.training.trainer import Row
 
 
@@ -56,15 +56,15 @@ TINY_GYM: dict[str, Any] = {
 }  # fmt: skip
 
 
-def trainer(task: str, **settings: Any) -> ReinforcementTrainer[Any]:
+def trainer(task: str, **settings: Any) -> ReinforcementTrainer:
     config = experiments.default_config(task, **settings)
     torch.manual_seed(config.seed)
-    built = experiments.get(task).build_trainer(config)
+    built = experiments.get(task).task.build_trainer(config)
     assert isinstance(built, ReinforcementTrainer)
     return built
 
 
-def work(built: ReinforcementTrainer[Any]) -> list[Row]:
+def work(built: ReinforcementTrainer) -> list[Row]:
     rows = []
     while built.done < built.total:
         row = built.advance()
@@ -187,7 +187,7 @@ def test_an_environment_that_cannot_be_saved_starts_anew(tmp_path: Path) -> None
     built.advance()
     checkpoint.write(tmp_path / "saved", built.state_dict())
 
-    def resumed() -> ReinforcementTrainer[Any]:
+    def resumed() -> ReinforcementTrainer:
         again = trainer("gym", env="CartPole-v1", **TINY_GYM)
         again.load_state_dict(checkpoint.read(tmp_path / "saved"))
         return again
@@ -323,14 +323,13 @@ def test_a_broken_environment_keeps_the_last_checkpoint(
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("gymnasium", "gymnasium.vector", "gymnasium.spaces", "ale_py", "mujoco"):
         monkeypatch.setitem(sys.modules, name, None)  # importing it now fails
-    monkeypatch.delitem(sys.modules, "stpn.tasks.maze", raising=False)
-    for task in ("maze", "pong", "pendulum", "gym"):
-        with pytest.raises(MissingExtra, match=r"stpn-torch\[rl\]"):
-            trainer(task)
+    monkeypatch.delitem(sys.modules, "stpn.tasks.maze.environment", raising=False)
+    for task, settings in {"maze": {}, "pong": {}, "pendulum": {}, "gym": {"env": "X-v0"}}.items():
+        with pytest.raises(MissingExtra, match=r"pip install '\.\[rl\]'"):
+            trainer(task, **settings)
 
 
 def test_the_trainer_takes_the_headline_maze() -> None:
     built = trainer("maze", **TINY_MAZE)
-    assert isinstance(built, MazeTrainer)
     assert "norm='post', clamp=1.0" in repr(built.model.core)
     built.close()

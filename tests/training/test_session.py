@@ -6,18 +6,21 @@ import signal
 
 import pytest
 import torch
-from toy_trainer import TOY, ToyTrainer
+from toy_trainer import TOY, TOY_EXPERIMENT, ToyTrainer
 
 from stpn import experiments
 from stpn.errors import CheckpointError, ConfigError, NonFinite, RunError, RunInUse
 from stpn.runs import Run
+from stpn.tasks import registry
 from stpn.training import checkpoint, session
 from stpn.training.loop import Reporter, Stop
 
 
 @pytest.fixture(autouse=True)
 def _toy(monkeypatch):
-    monkeypatch.setitem(experiments.TASKS, "toy", TOY)
+    registry.names()  # the others are there
+    monkeypatch.setitem(registry._tasks, "toy", TOY)
+    monkeypatch.setitem(experiments.PAPER, "toy", TOY_EXPERIMENT)
 
 
 def config(**settings):

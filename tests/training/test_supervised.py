@@ -9,9 +9,10 @@ from torch.nn import functional
 from stpn import experiments
 from stpn.runs import Run
 from stpn.tasks import art
+from stpn.tasks.art.training import ArtTrainer
+from stpn.tasks.familiarity.training import FamiliarityTrainer
 from stpn.training import session, supervised
 from stpn.training.loop import Reporter, Stop
-from stpn.training.supervised import ArtTrainer, FamiliarityTrainer
 
 TINY_ART = {"epochs": 2, "train_size": 300, "validation_size": 70, "test_size": 90}
 TINY_FAMILIARITY = {"iterations": 4, "length": 60, "log_every": 2, "eval_sequences": 3}

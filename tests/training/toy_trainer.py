@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from stpn.config import RunConfig
-from stpn.experiments import Task
+from stpn.experiments import Experiment
+from stpn.tasks.registry import Task
 from stpn.training import checkpoint, finite, optim
 from stpn.training.trainer import Evaluation, Row, State, Trainer, stream
 
@@ -94,14 +95,13 @@ class ToyTrainer(Trainer):
         self.closed = True
 
 
-TOY = Task(
-    name="toy",
-    title="Toy",
-    unit="iteration",
-    metric="score",
-    protocol=10,
-    seeds=1,
-    hidden_sizes={"stpnr": 1},
-    config="toy_trainer:ToyConfig",
-    trainer="toy_trainer:ToyTrainer",
-)
+class ToyTask(Task):
+    def build_network(self, config: ToyConfig) -> nn.Module:
+        return nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 1))
+
+    def build_trainer(self, config: ToyConfig, *, plain: bool = False) -> ToyTrainer:
+        return ToyTrainer(config)
+
+
+TOY = ToyTask(name="toy", title="Toy", metric="score", config=ToyConfig)
+TOY_EXPERIMENT = Experiment(name="toy", protocol=10, seeds=1, hidden_sizes={"stpnr": 1})

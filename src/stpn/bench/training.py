@@ -25,10 +25,12 @@ import stpn
 from stpn import experiments
 from stpn._extras import MissingExtra
 from stpn.bench.learning_parts import timed_learning
-from stpn.errors import ConfigError
-from stpn.tasks.pendulum import LONGEST_EPISODE
+from stpn.errors import ConfigError, unknown
+from stpn.tasks import registry
+from stpn.tasks.maze import MazeConfig
+from stpn.tasks.pendulum import LONGEST_EPISODE, PendulumConfig
+from stpn.tasks.pong import PongConfig
 from stpn.training.reinforcement import ReinforcementTrainer
-from stpn.training.rl_config import MazeConfig, PendulumConfig, PongConfig
 from stpn.training.supervised import SupervisedTrainer
 from stpn.training.trainer import Trainer
 
@@ -52,7 +54,7 @@ def measure(
     tasks = list(TASKS) if tasks is None else tasks
     for task in tasks:
         if task not in TASKS:
-            raise ConfigError(experiments.unknown("training benchmark", task, TASKS))
+            raise ConfigError(unknown("training benchmark", task, TASKS))
     native = stpn.backends()[0]
     rows = []
     for task in tasks:
@@ -114,7 +116,7 @@ def _built(task: str, model: str, **settings: Any) -> Iterator[Trainer]:
     config = experiments.default_config(task, model, **settings)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        trainer = experiments.get(task).build_trainer(config)
+        trainer = registry.get(task).build_trainer(config)
         try:
             yield trainer
         finally:
@@ -272,7 +274,7 @@ def _agent(task: str, model: str, updates: int, **settings: Any) -> tuple[float,
     """Seconds of an update in the median stretch, and what they were spent on."""
     stretches = []
     with _built(task, model, eval_every=NEVER, **settings) as built:
-        trainer = cast("ReinforcementTrainer[Any]", built)
+        trainer = cast("ReinforcementTrainer", built)
         trainer.advance()
         for _ in range(STRETCHES):
             before = dict(trainer.seconds)
@@ -288,7 +290,7 @@ def _agent(task: str, model: str, updates: int, **settings: Any) -> tuple[float,
 def _acting_seconds(task: str, model: str, **settings: Any) -> float:
     """Seconds of a rollout without what is learnt from it."""
     with _built(task, model, eval_every=NEVER, epochs=1, **settings) as built:
-        trainer = cast("ReinforcementTrainer[Any]", built)
+        trainer = cast("ReinforcementTrainer", built)
         trainer.advance()
         return trainer.seconds["environment"] + trainer.seconds["acting"]
 

@@ -61,7 +61,7 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-def _experiment(task: experiments.Task) -> Table:
+def _experiment(task: experiments.Experiment) -> Table:
     """One task with the paper's models, their sizes and figures."""
     table = Table(box=None, pad_edge=False)
     table.add_column("model", min_width=16, no_wrap=True)

@@ -75,7 +75,7 @@ def run(arguments: list[str]) -> int:
             print(json.dumps(state) if options.json else f"{job.state:<9} {job.reason or job.path}")
         return 0
     for name in {job.config.task for job in jobs if job.state in ("new", "stopped")}:
-        experiments.get(name).trainer_class()  # an extra that is missing is said here, once
+        experiments.get(name).task.check_extras()  # what is missing is said once
     overview = _Overview(jobs, as_json=options.json)
     with _executor(options) as executor, overview:
         results = executor.execute(jobs, overview.on_event)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from stpn import experiments
+from stpn.config import IDENTITY, MACHINE, MEASUREMENT
 from stpn.errors import ConfigError
 from stpn.report.statistics import Array, Estimate
 from stpn.report.style import TASK_ORDER, model_rank, task_rank
@@ -23,21 +24,6 @@ QUANTITIES: tuple[Quantity, ...] = ("proficiency", "power")
 # Of runs that all stop short, those within a tenth of the longest are comparable with each other.
 COMPARABLE_REACH = 0.9
 
-# Settings that do not change what is measured.
-_INCIDENTAL = frozenset(
-    {
-        "seed",
-        "threads",
-        "backend",
-        "checkpoint_seconds",
-        "log_every",
-        "eval_every",
-        "eval_episodes",
-        "hidden_size",
-        "protocol",
-    }
-)
-
 
 @dataclass(frozen=True)
 class Group:
@@ -48,7 +34,7 @@ class Group:
     runs: tuple[RunResult, ...]
 
     @property
-    def experiment(self) -> experiments.Task | None:
+    def experiment(self) -> experiments.Experiment | None:
         """The paper's experiment, if this is one: it has the task and trained this model on it."""
         experiment = experiments.TASKS.get(self.task)
         return experiment if experiment and self.model in experiment.models else None
@@ -222,17 +208,22 @@ def _preference(run: RunResult) -> tuple[bool, float, str]:
     return (not is_complete(run), -run_reach(run), str(run.path))
 
 
-def _deviations(run: RunResult, experiment: experiments.Task) -> Iterator[str]:
+def _deviations(run: RunResult, experiment: experiments.Experiment) -> Iterator[str]:
     """Settings of the run that are not the paper's.
 
     The length of the run is not among them: how far a run went is shown by its reach.
     """
-    choice = {"protocol": "paper"} if "paper" in experiment.protocols else {}
+    choice = {"protocol": "paper"} if "paper" in experiment.task.protocols else {}
     try:
         reference = experiments.default_config(run.task, run.model, **choice)
     except (ImportError, ConfigError):
         return  # the settings of this task live in an extra that is not installed
-    ignored = _INCIDENTAL | {reference.total_field}
+    ignored = {
+        *reference.incidental(IDENTITY, MACHINE, MEASUREMENT),
+        reference.total_field,
+        "protocol",  # whose values are compared themselves
+        "hidden_size",  # None there, the size that was taken here: see below
+    }
     for name, expected in reference.to_dict().items():
         actual = run.config.get(name, expected)
         if name not in ignored and actual != expected:

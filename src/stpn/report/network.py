@@ -82,10 +82,9 @@ def networks(
 
 
 def _restore(run: RunResult, name: str) -> Found:
-    from stpn.training.session import restored
+    from stpn.zoo import load
 
-    with restored(kept_run(run.path).path) as trainer:
-        network: Any = trainer.model
+    network: Any = load(kept_run(run.path).path)
     accuracy = run.summary.proficiency
     reach = run_reach(run)
     about = f"Run {name}: {network.core.hidden_size} hidden units"

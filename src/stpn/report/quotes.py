@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 
 from stpn import experiments, paper
-from stpn.errors import ConfigError
+from stpn.errors import ConfigError, unknown
 from stpn.report.grid import Grid, Group, Quantity, columns
 from stpn.report.statistics import Estimate
 from stpn.report.style import TASK_ORDER
@@ -36,10 +36,10 @@ def fill(notes: str, grid: Grid) -> str:
 def _quote(match: re.Match[str], grid: Grid) -> str:
     task, model = match["task"], match["model"]
     if task not in TASK_ORDER:
-        raise _mistake(match, experiments.unknown("task", task, dict.fromkeys(TASK_ORDER)))
+        raise _mistake(match, unknown("task", task, dict.fromkeys(TASK_ORDER)))
     if model not in experiments.get(task).models:
         models = experiments.get(task).hidden_sizes
-        raise _mistake(match, experiments.unknown("model", model, models))
+        raise _mistake(match, unknown("model", model, models))
     quantity: Quantity = "power" if match["power"] else "proficiency"
     if match["whose"]:
         return _of_the_paper(match, quantity)

@@ -18,7 +18,7 @@ from stpn.errors import ConfigError, StpnError
 from stpn.report.figures import TEXT_WIDTH, new_figure, paper_style
 from stpn.report.statistics import Array
 from stpn.report.style import model_style
-from stpn.zoo import is_shipped, opened, settings_of
+from stpn.zoo import is_shipped, network, settings_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -213,11 +213,11 @@ def describe(source: str | Path, what: str) -> str:
 def _core(source: str | Path) -> RecurrentCore:
     from stpn.nn.stpn import STPNf, STPNl, STPNr
 
-    with opened(source) as trainer:
-        core: Any = getattr(trainer.model, "core", None)
+    found: Any = network(source)
+    core = getattr(found, "core", None)
     if not isinstance(core, STPNf | STPNr | STPNl):
         raise StpnError(
-            f"{source} is of the model {trainer.config.model}, which has no synapses with lambda "
+            f"{source} is of the model {found.config.model}, which has no synapses with lambda "
             "and gamma; the models stpnr, stpnf, stpnl, ustpnr and ustpnf have"
         )
     return core

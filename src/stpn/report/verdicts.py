@@ -195,7 +195,7 @@ def _main_figures(group: Group) -> tuple[str, ...]:
 
 
 def _reference_points(task: str) -> tuple[str, ...]:
-    points = experiments.get(task).reference_points()
+    points = experiments.get(task).task.reference_points()
     named = ", ".join(
         f"{name} {value:.{decimals(task, 'proficiency')}f}" for name, value in points.items()
     )

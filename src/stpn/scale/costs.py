@@ -63,9 +63,9 @@ def measure(tasks: Sequence[str] | None = None) -> list[Cost]:
 
 def _measure(name: str, model: str) -> Cost:
     task = experiments.get(name)
-    settings = {"protocol": "paper"} if "paper" in task.protocols else {}
+    settings = {"protocol": "paper"} if "paper" in task.task.protocols else {}
     config = experiments.default_config(name, model, threads=1, **settings)
-    with _one_thread(), closing(task.build_trainer(_without_rows(config))) as trainer:
+    with _one_thread(), closing(task.task.build_trainer(_without_rows(config))) as trainer:
         unit_seconds = _seconds_per_unit(trainer)
         network: Any = trainer.model
         state = network.core.initial_state(1)

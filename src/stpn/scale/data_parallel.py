@@ -17,13 +17,14 @@ from typing import Any
 from torch import Tensor, distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from stpn import experiments
 from stpn._extras import need
 from stpn.config import RunConfig, from_dict
 from stpn.errors import ConfigError, StpnError
 from stpn.runs import Run
 from stpn.scale.cluster import Resources, connected, require_room
 from stpn.scale.worker import ensure
+from stpn.tasks import registry
+from stpn.tasks.agents import AgentTask
 from stpn.training.loop import Reporter, Several, Stop
 from stpn.training.session import Outcome
 from stpn.training.supervised import SupervisedTrainer
@@ -61,7 +62,7 @@ def _check(config: RunConfig, workers: int) -> None:
     if workers < 1:
         raise ConfigError(f"workers must be >= 1, not {workers}")
     config.check()
-    if not issubclass(experiments.get(config.task).trainer_class(), SupervisedTrainer):
+    if isinstance(registry.get(config.task), AgentTask):
         raise ConfigError(f"{config.task} is not a supervised task: workers cannot share its data")
     batch = getattr(config, "batch_size", 1)
     if batch < workers:

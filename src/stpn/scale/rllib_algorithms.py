@@ -10,20 +10,14 @@ from __future__ import annotations
 
 import logging
 import math
-from functools import partial
 from typing import Any
 
 from stpn._extras import need
 from stpn.config import STPN_MODELS, STPN_SETTINGS
 from stpn.errors import ConfigError
-from stpn.tasks import pendulum, pong
-from stpn.training.rl_config import (
-    AgentConfig,
-    GymConfig,
-    MazeConfig,
-    PendulumConfig,
-    PongConfig,
-)
+from stpn.tasks import registry
+from stpn.tasks.agents import AgentTask
+from stpn.training.rl_config import AgentConfig
 
 ALGORITHMS = {"ppo": "PPO", "appo": "APPO", "impala": "IMPALA"}
 
@@ -132,38 +126,19 @@ def _rates(config: AgentConfig, steps_before: int) -> Any:
 
 def _environment(config: AgentConfig) -> str:
     """The name under which Gymnasium or RLlib knows the environment."""
-    register = need("ray.tune.registry", extra="ray").register_env
-    if isinstance(config, PongConfig):
-        register("stpn-pong", partial(_pong, threads=config.threads or 1))
-        return "stpn-pong"
-    if isinstance(config, MazeConfig):
-        register("stpn-maze", _maze)
-        return "stpn-maze"
-    if isinstance(config, GymConfig):
-        if not config.env_args:
-            return config.env
-        register("stpn-gym", partial(_gym, name=config.env, options=config.env_options))
-        return "stpn-gym"
-    if isinstance(config, PendulumConfig):
-        return pendulum.NAME
-    raise ConfigError(f"{config.task} cannot be trained in RLlib: leave out --rllib")
+    env = _task(config).rllib_env(config)
+    if isinstance(env, str):
+        return env
+    name = f"stpn-{config.task}"
+    need("ray.tune.registry", extra="ray").register_env(name, env)
+    return name
 
 
 def _vectorize_mode(config: AgentConfig) -> str:
-    return "vector_entry_point" if isinstance(config, PongConfig) else "sync"
+    return "vector_entry_point" if _task(config).rllib_vectorized else "sync"
 
 
-def _pong(context: Any, *, threads: int) -> Any:
-    modes = need("gymnasium.vector", extra="rl").AutoresetMode
-    # RLlib begins an episode in a step of its own
-    return pong.vector_env(context["num_envs"], threads=threads, autoreset_mode=modes.NEXT_STEP)
-
-
-def _gym(context: Any, *, name: str, options: dict[str, Any]) -> Any:
-    return need("gymnasium", extra="rl").make(name, **options)
-
-
-def _maze(context: Any) -> Any:
-    from stpn.tasks.maze import MazeEnv
-
-    return MazeEnv()
+def _task(config: AgentConfig) -> AgentTask:
+    task = registry.get(config.task)
+    assert isinstance(task, AgentTask)  # its settings are those of an agent
+    return task

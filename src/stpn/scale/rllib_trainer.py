@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from stpn import experiments
 from stpn.scale.cluster import Resources, connected, require_room
 from stpn.scale.rllib import MODULE_ID, POWER, agent_from, agent_into
 from stpn.scale.rllib_algorithms import algorithm_config
@@ -37,8 +36,7 @@ class RLlibTrainer(Trainer):
     sample_unit = "steps"
 
     def __init__(self, config: AgentConfig) -> None:
-        plain: Any = experiments.get(config.task).trainer_class()
-        self.plain: ReinforcementTrainer[AgentConfig] = plain(config)
+        self.plain = ReinforcementTrainer(config)
         """The task's own trainer: network, environments and final figures are as it has them."""
         self.config, self.model = self.plain.config, self.plain.model
         with ExitStack() as stack:

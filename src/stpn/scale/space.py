@@ -14,11 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from stpn.config import RunConfig, from_dict
+from stpn.config import IDENTITY, MACHINE, RunConfig, from_dict
 from stpn.errors import ConfigError
-
-FIXED = ("task", "model", "seed", "threads", "backend", "checkpoint_seconds")
-"""Not to be searched: they say what is trained where, or would make trials incomparable."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,8 @@ def parse(words: Iterable[str], config: RunConfig) -> Space:
         name, equals, text = word.partition("=")
         if not equals or not text:
             raise ConfigError(f"a search is NAME=LOW:HIGH[:log] or NAME=A,B,C, not {word!r}")
-        if name in (*FIXED, config.total_field):
+        # they say what is trained where, or would make trials incomparable
+        if name in config.incidental(IDENTITY, MACHINE) or name == config.total_field:
             raise ConfigError(f"{name} cannot be searched; set it with --{name.replace('_', '-')}")
         if name in space:
             raise ConfigError(f"{name} is searched twice")

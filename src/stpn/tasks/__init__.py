@@ -1,11 +1,14 @@
-"""The paper's tasks, each usable alone: `stpn.tasks.art.dataset(...)`."""
+"""The tasks, each with all that is its own, and usable alone: `stpn.tasks.art.dataset(...)`.
+
+`registry` says what a task is and how to add one.
+"""
 
 from __future__ import annotations
 
 from importlib import import_module
 from types import ModuleType
 
-_MODULES = ("art", "familiarity", "maze", "pendulum", "pong")
+_MODULES = ("art", "familiarity", "gym", "maze", "pendulum", "pong")
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -151,12 +151,17 @@ def encoder_for(space: Any, *, normalize: bool = False) -> Vector | OneHot | Fra
     raise UnsupportedSpace(f"agents here see Box and Discrete observation spaces, not {space}")
 
 
+Encoder: TypeAlias = Vector | OneHot | Frames
+
+
 class Agent(nn.Module):
     """`encoder`, then any core of the registry (batch first), then one linear layer for both heads:
     the policy's P parameters and, in the last column, the value.
     """
 
-    def __init__(self, encoder: nn.Module, core: RecurrentCore, policy: Policy) -> None:
+    encoder: Encoder
+
+    def __init__(self, encoder: Encoder, core: RecurrentCore, policy: Policy) -> None:
         super().__init__()
         if not core.batch_first:
             raise ValueError("an agent's core must be batch first")

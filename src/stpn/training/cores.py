@@ -1,4 +1,4 @@
-"""From a configuration to a recurrent core."""
+"""From a configuration to a recurrent core, and to an agent around it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from stpn.config import STPN_MODELS, STPN_SETTINGS, RunConfig
 from stpn.errors import ConfigError
 from stpn.nn import registry
 from stpn.nn.core import RecurrentCore
+from stpn.training.agent import Agent, Encoder
+from stpn.training.initialisation import initialise
+from stpn.training.policies import Policy
+from stpn.training.rl_config import AgentConfig
 
 DEFAULT_SIZE = 64
 """Hidden units on a task that the paper has not."""
@@ -34,6 +38,14 @@ def build_core(
         return registry.build(config.model, input_size, size, batch_first=True, **options)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{config.model} refuses its settings: {error}") from error
+
+
+def build_agent(config: AgentConfig, encoder: Encoder, policy: Policy) -> Agent:
+    """The agent that a configuration describes, for what is seen and done in its environment."""
+    core = build_core(config, encoder.output_size, output_size=policy.num_parameters + 1)
+    agent = Agent(encoder, core, policy)
+    initialise(agent, config)
+    return agent
 
 
 def _check_memory(model: str, input_size: int, size: int, options: dict[str, Any]) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from stpn.errors import ConfigError
-from stpn.experiments import unknown
+from stpn.errors import ConfigError, unknown
 
 # need a closure, or gradients of another kind
 _UNSUITABLE = ("LBFGS", "SparseAdam", "Optimizer")

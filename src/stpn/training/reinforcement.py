@@ -1,6 +1,6 @@
-"""Trainers of the reinforcement-learning tasks: environments, agent, algorithm, measurement.
+"""The trainer of all reinforcement learning: environments, agent, algorithm, measurement.
 
-All of them are one class; a task says which environments it plays in and what its unit is. Resuming
+A task (`stpn.tasks.agents.AgentTask`) says which environments its agents play in. Resuming
 is bit-identical where the environments can be saved (the maze). Emulators and simulators cannot: a
 resumed run goes on with the saved network, optimizer and random streams in new episodes, whose
 seed follows from the run's seed and the update at which it was resumed.
@@ -11,36 +11,26 @@ from __future__ import annotations
 import copy
 import dataclasses
 import time
-from abc import abstractmethod
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 
 from stpn.errors import ConfigError
-from stpn.tasks import pendulum, pong
-from stpn.training import checkpoint, environments, optim
+from stpn.tasks import registry
+from stpn.tasks.agents import AgentTask
+from stpn.training import checkpoint, optim
 from stpn.training.a2c import A2C
-from stpn.training.agent import Agent, encoder_for
-from stpn.training.cores import build_core
+from stpn.training.agent import Agent
 from stpn.training.evaluation import Played, play
 from stpn.training.gradients import Gradients
-from stpn.training.initialisation import initialise
-from stpn.training.policies import Categorical, policy_for
+from stpn.training.policies import Categorical
 from stpn.training.ppo import PPO
 from stpn.training.privileged import Privileged
 from stpn.training.returns import RewardScale
-from stpn.training.rl_config import (
-    AgentConfig,
-    GymConfig,
-    MazeConfig,
-    PendulumConfig,
-    PongConfig,
-)
+from stpn.training.rl_config import AgentConfig
 from stpn.training.rollout import Actor
 from stpn.training.trainer import Evaluation, Row, State, Trainer, stream
-
-Config = TypeVar("Config", bound=AgentConfig)
 
 MEASURED_AT_ONCE = 512
 """Environments that are played at once to measure an agent, at most."""
@@ -48,27 +38,26 @@ POWER_POINTS = 200
 """Longest power curve in a summary; of longer episodes it shows means over stretches."""
 
 
-class ReinforcementTrainer(Trainer, Generic[Config]):
+class ReinforcementTrainer(Trainer):
     """Acts and learns in turn: one rollout and what the algorithm makes of it is an update."""
 
-    config: Config
+    config: AgentConfig
     model: Agent
     proficiency_name = "reward"
     sample_unit = "steps"
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: AgentConfig) -> None:
         self.config = config
+        task = registry.get(config.task)
+        if not isinstance(task, AgentTask):
+            raise ConfigError(f"{config.task} is no task of reinforcement learning")
+        self.task = task
         env = self.make_env(config.agents)
-        space = env.single_observation_space
-        encoder = encoder_for(space, normalize=config.normalize_observations)
-        policy = policy_for(env.single_action_space)
+        self.learner = task.build_network(config, env)
+        core, policy = self.learner.core, self.learner.policy
         if config.concentration and not isinstance(policy, Categorical):
             raise ConfigError("concentration is defined for discrete actions only: set it to 0")
-        core = build_core(config, encoder.output_size, output_size=policy.num_parameters + 1)
         self.config = dataclasses.replace(config, hidden_size=core.hidden_size)
-        self._encoder = encoder
-        self.learner = Agent(encoder, core, policy)
-        initialise(self.learner, config)
         # What is measured, saved and used: the average of the learner, or the learner itself.
         self.model = self.learner if config.average is None else copy.deepcopy(self.learner)
         privileged = None
@@ -101,9 +90,9 @@ class ReinforcementTrainer(Trainer, Generic[Config]):
         self._sums: dict[str, float] = {}  # since the last row
         self._counts: dict[str, int] = {}
 
-    @abstractmethod
     def make_env(self, count: int) -> Any:
         """A vector environment of the task."""
+        return self.task.make_env(self.config, count)
 
     @property
     def steps(self) -> int:
@@ -113,7 +102,7 @@ class ReinforcementTrainer(Trainer, Generic[Config]):
     @property
     def units(self) -> int:
         """What the task counts."""
-        return self.steps
+        return self.steps // self.config.steps_per_unit
 
     @property
     def total(self) -> int:
@@ -144,7 +133,7 @@ class ReinforcementTrainer(Trainer, Generic[Config]):
         acted = time.perf_counter()
         order = stream(config.seed, "order", self.updates)
         numbers = self.algorithm.learn(rollout, order, f"update {self.updates + 1}")
-        self._encoder.observe(rollout.observations.flatten(0, 1))
+        self.learner.encoder.observe(rollout.observations.flatten(0, 1))
         learnt = time.perf_counter()
 
         in_environment = self.actor.environment_seconds - in_environment
@@ -287,37 +276,6 @@ class ReinforcementTrainer(Trainer, Generic[Config]):
 
     def close(self) -> None:
         self.actor.worlds.close()
-
-
-class MazeTrainer(ReinforcementTrainer[MazeConfig]):
-    """Counts updates, as the paper does: one whole episode of every agent each."""
-
-    def make_env(self, count: int) -> Any:
-        from stpn.tasks.maze import MazeVectorEnv
-
-        return MazeVectorEnv(count, copy=False, reward_input=self.config.reward_input)
-
-    @property
-    def units(self) -> int:
-        return self.updates
-
-
-class PongTrainer(ReinforcementTrainer[PongConfig]):
-    def make_env(self, count: int) -> Any:
-        threads, three = torch.get_num_threads(), self.config.three_actions
-        return pong.vector_env(count, threads=threads, three_actions=three)
-
-
-class PendulumTrainer(ReinforcementTrainer[PendulumConfig]):
-    def make_env(self, count: int) -> Any:
-        return pendulum.vector_env(count)
-
-
-class GymTrainer(ReinforcementTrainer[GymConfig]):
-    """Any environment that Gymnasium knows by name."""
-
-    def make_env(self, count: int) -> Any:
-        return environments.make(self.config.env, count, **self.config.env_options)
 
 
 def stretches(curve: Any, points: int) -> list[float]:

@@ -1,16 +1,12 @@
-"""The settings of reinforcement learning: what all agents share, and each task's own."""
+"""The settings of reinforcement learning that all agents share; tasks add their own."""
 
 from __future__ import annotations
 
-import json
-import typing
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
-from stpn.config import STPN_MODELS, RunConfig, require
+from stpn.config import MACHINE, MEASUREMENT, STPN_MODELS, RunConfig, require
 from stpn.errors import ConfigError
-from stpn.runs import place
 
 NOT_FOR_RLLIB = (
     "lr_final", "lr_plasticity", "entropy_final", "clip_final", "orthogonal", "lambda_min",
@@ -92,9 +88,9 @@ class AgentConfig(RunConfig):
     """PPO: steps in a gradient step (whole sequences, so about as many)."""
     sequence: int = 20
     """PPO: length of the sequences that a batch is cut into; each keeps its starting state."""
-    eval_every: int = 10_000
+    eval_every: int = field(default=10_000, metadata=MEASUREMENT)
     """Units between two rows of metrics."""
-    eval_episodes: int = 10
+    eval_episodes: int = field(default=10, metadata=MEASUREMENT)
     """Episodes behind a row of metrics."""
     final_episodes: int = 100
     """Episodes behind the final figures."""
@@ -105,7 +101,7 @@ class AgentConfig(RunConfig):
     else on an instance of its own."""
     algorithm: Literal["auto", "ppo", "appo", "impala"] = "auto"
     """RLlib: which algorithm. auto: PPO if algo is ppo, else IMPALA, the nearest to A2C."""
-    env_runners: int = 0
+    env_runners: int = field(default=0, metadata=MACHINE)
     """RLlib: processes that play, here or on other nodes. 0: the one that learns plays, too."""
 
     @property
@@ -162,181 +158,3 @@ class AgentConfig(RunConfig):
                     f"longest_memory needs an STPN, LSTM or GRU: {self.model!r} has no time "
                     "constants"
                 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class MazeConfig(AgentConfig):
-    """Maze exploration: find a hidden cell, then find it again and again."""
-
-    protocol: Literal["fast", "paper"] = "fast"
-    """Whose defaults. fast: PPO on whole episodes, which learns in minutes what takes the paper's
-    protocol hours; paper: A2C, 512 agents, learning rate 1e-4, 50,000 iterations."""
-    algo: Literal["a2c", "ppo"] = "ppo"
-    """a2c: one gradient step per rollout; ppo: several epochs of clipped steps."""
-    iterations: int = 8000
-    """Rollouts and what is learnt from them, one episode of every agent each."""
-    rollout: int = 200
-    """Steps of each agent between two updates; 200 is a whole episode."""
-    lr: float = 1e-3
-    """Learning rate."""
-    lr_decay: int | None = 12_000
-    """Iterations until the learning rate has fallen linearly to 0. None: it stays."""
-    eps: float = 1e-4
-    """The optimizer's epsilon."""
-    discount: float = 0.9
-    """Discount of the reward per step."""
-    value_weight: float = 0.1
-    """Weight of the squared error of the value."""
-    relative_value: bool = True
-    """Measure the value's error in standard deviations of the batch's returns: it then weighs the
-    same, whatever the size of the rewards."""
-    grad_norm: float | None = 4.0
-    """Longest gradient; a longer one is scaled down to it. None: no limit."""
-    epochs: int = 3
-    """PPO: passes through a batch."""
-    minibatch: int = 3200
-    """PPO: steps in a gradient step (whole sequences, so about as many); 3200 are 16 episodes."""
-    sequence: int = 200
-    """PPO: length of the sequences that a batch is cut into; each keeps its starting state."""
-    eval_every: int = 100
-    """Iterations between two rows of metrics."""
-    eval_episodes: int = 512
-    """Episodes behind a row of metrics."""
-    final_episodes: int = 51_200
-    """Episodes behind the final figures."""
-    greedy: bool = False
-    """Measure with the most likely actions, not with sampled ones."""
-    reward_input: float = 10.0
-    """What an agent sees of a reward in the next step; it earns 10 in any case."""
-
-    total_field: typing.ClassVar[str] = "iterations"
-
-    def check(self) -> None:
-        super().check()
-        require(self.reward_input >= 0, "reward_input", ">= 0", self.reward_input)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PongConfig(AgentConfig):
-    """Atari Pong from single frames: speed must be remembered."""
-
-    protocol: Literal["tuned", "fast", "paper"] = "paper"
-    """Whose defaults. tuned: PPO with many small steps on what moves in the frames, which wins on a
-    small machine; paper: A2C, 64 agents, 1e8 steps; fast: PPO as it was before it was tuned."""
-    steps: int = 100_000_000
-    """Steps of all environments together (four frames each)."""
-    lr: float = 7e-4
-    """Learning rate."""
-    lr_decay: int | None = 200_000_000
-    """Steps until the learning rate has fallen linearly to 0. None: it stays."""
-    eval_every: int = 200_000
-    """Steps between two rows of metrics."""
-    eval_episodes: int = 8
-    """Episodes behind a row of metrics."""
-    final_episodes: int = 32
-    """Episodes behind the final figures."""
-    three_actions: bool = False
-    """Choose among stay, up and down only: the other three of the game's actions do the same."""
-
-    total_field: typing.ClassVar[str] = "steps"
-
-
-@dataclass(frozen=True, kw_only=True)
-class PendulumConfig(AgentConfig):
-    """MuJoCo's Inverted Pendulum: balance for 1000 steps."""
-
-    protocol: Literal["tuned", "fast", "paper"] = "fast"
-    """Whose defaults. paper: the paper's; fast: relative_value, without which the value's error,
-    hundreds of times larger than the policy's loss, takes the shared layer for itself; tuned: also
-    a learning rate that falls to 0 at the end, without which agents that balance lapse."""
-    algo: Literal["a2c", "ppo"] = "ppo"
-    """a2c: one gradient step per rollout; ppo: several epochs of clipped steps."""
-    steps: int = 1_000_000
-    """Steps of the environment."""
-    agents: int = 1
-    """Environments played at once, all by the same network."""
-    rollout: int = 2048
-    """Steps of each environment between two updates."""
-    lr: float = 3e-4
-    """Learning rate."""
-    lr_decay: int | None = 4_000_000
-    """Steps until the learning rate has fallen linearly to 0. None: it stays."""
-    value_weight: float = 1.0
-    """Weight of the squared error of the value."""
-    relative_value: bool = True
-    """Measure the value's error in standard deviations of the batch's returns: it then weighs the
-    same, whatever the size of the rewards."""
-    eval_every: int = 20_000
-    """Steps between two rows of metrics."""
-
-    total_field: typing.ClassVar[str] = "steps"
-
-
-@dataclass(frozen=True, kw_only=True)
-class GymConfig(AgentConfig):
-    """Any Gymnasium environment with Discrete or Box actions."""
-
-    env: str = ""
-    """Name of the environment, as gymnasium.make knows it. module:Name imports the module first,
-    also one in the current directory."""
-    env_args: tuple[str, ...] = ()
-    """Arguments of the environment, KEY=VALUE each (is_slippery=false), or one JSON object."""
-    algo: Literal["a2c", "ppo"] = "ppo"
-    """a2c: one gradient step per rollout; ppo: several epochs of clipped steps."""
-    steps: int = 200_000
-    """Steps of all environments together."""
-    agents: int = 8
-    """Environments played at once, all by the same network."""
-    rollout: int = 256
-    """Steps of each environment between two updates."""
-    lr: float = 1e-3
-    """Learning rate."""
-    value_weight: float = 0.1
-    """Weight of the squared error of the value."""
-    relative_value: bool = True
-    """Measure the value's error in standard deviations of the batch's returns: it then weighs the
-    same, whatever the size of the rewards."""
-    minibatch: int = 256
-    """PPO: steps in a gradient step (whole sequences, so about as many)."""
-
-    total_field: typing.ClassVar[str] = "steps"
-
-    @property
-    def env_options(self) -> dict[str, Any]:
-        """`env_args` as keyword arguments; a value that is no JSON is text."""
-        options: dict[str, Any] = {}
-        for word in self.env_args:
-            name, equals, text = word.partition("=")
-            value = _json(text)
-            if word.lstrip().startswith("{") and isinstance(whole := _json(word), dict):
-                options |= whole
-            elif equals and name.isidentifier():
-                options[name] = value
-            else:
-                raise ConfigError(
-                    "env_args are KEY=VALUE, as in is_slippery=false, or one JSON object, "
-                    f"not {word!r}"
-                )
-        return options
-
-    @property
-    def title(self) -> str:
-        return f"{self.env} {self.model} seed {self.seed}"
-
-    def check(self) -> None:
-        super().check()
-        if not self.env:
-            raise ConfigError("name the environment, as in: stpn train --env CartPole-v1")
-        _ = self.env_options
-
-    @property
-    def directory(self) -> Path:
-        """`gym/<environment>/<model>/seed<N>` below the root of all runs."""
-        return place(self.task, self.model, self.seed, self.env)
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

@@ -19,6 +19,7 @@ from stpn.ops.backends import use_backend
 from stpn.results import paper_figures
 from stpn.runs import Run
 from stpn.summary import Rows, RunSummary
+from stpn.tasks import registry
 from stpn.training import checkpoint, provenance
 from stpn.training.loop import Loop, Reporter, Stop
 from stpn.training.trainer import Evaluation, Trainer
@@ -202,7 +203,7 @@ def built(config: RunConfig, *, plain: bool = False) -> Iterator[Trainer]:
     """A new trainer of that configuration; the caller's random stream is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        trainer = experiments.get(config.task).build_trainer(config, plain=plain)
+        trainer = registry.get(config.task).build_trainer(config, plain=plain)
         try:
             yield trainer
         finally:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from stpn.tasks.maze_grid import SIZE, WALLS
+from stpn.tasks.maze.grid import SIZE, WALLS
 
 Image = npt.NDArray[np.uint8]  # (height, width, 3)
 

@@ -13,7 +13,7 @@ import functools
 
 import numpy as np
 
-from stpn.tasks.maze_grid import (
+from stpn.tasks.maze.grid import (
     ACTIONS,
     CENTRE,
     OPEN,

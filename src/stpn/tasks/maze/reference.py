@@ -13,8 +13,8 @@ import functools
 import numpy as np
 import numpy.typing as npt
 
-from stpn.tasks.maze_belief import belief_reward
-from stpn.tasks.maze_grid import ACTIONS, CELLS, CENTRE, OPEN, STEP, distances
+from stpn.tasks.maze.belief import belief_reward
+from stpn.tasks.maze.grid import ACTIONS, CELLS, CENTRE, OPEN, STEP, distances
 
 Policy = npt.NDArray[np.float64]  # (CELLS, CELLS, 4): reward cell, cell, action
 

@@ -1,16 +1,4 @@
-"""Maze exploration: a hidden reward cell, found once by search and then again from memory.
-
-`stpn/Maze-v0` is the task as a Gymnasium environment, `MazeVectorEnv` the same task for many agents
-at once. An agent sees the walls around it, the clock, its last reward and its last action, but
-neither its position nor the reward cell. Whoever stands on the reward cell earns 10 and is moved to
-a random other cell, so the way there must be remembered rather than the moves.
-
-Importing this module registers the environment::
-
-    import gymnasium, stpn.tasks.maze
-    env = gymnasium.make("stpn/Maze-v0", render_mode="ansi")
-    envs = gymnasium.make_vec("stpn/Maze-v0", num_envs=512)
-"""
+"""The maze as Gymnasium environments: one agent, or many at once."""
 
 from __future__ import annotations
 
@@ -20,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stpn._extras import need
-from stpn.tasks.maze_grid import (
+from stpn.tasks.maze import OBSERVATION_SIZE
+from stpn.tasks.maze.grid import (
     ACTIONS,
     CELLS,
     CENTRE,
@@ -41,8 +30,6 @@ from gymnasium.vector.utils import batch_space  # noqa: E402
 EPISODE_STEPS = 200
 REWARD = 10.0
 
-# An observation: 9 walls, 0, 1 (bias), step / 200, previous reward, previous action one-hot.
-OBSERVATION_SIZE = 17
 _BIAS, _CLOCK, _REWARD, _ACTION = 10, 11, 12, 13
 
 Observation = npt.NDArray[np.float32]
@@ -120,12 +107,12 @@ class MazeEnv(gym.Env[Observation, np.int64]):
         return self._observe(reward, int(action)), reward, terminated, False, self._info()
 
     def render(self) -> Any:
-        from stpn.tasks import maze_render
+        from stpn.tasks.maze import render
 
         if self.render_mode == "ansi":
-            return maze_render.text(self.cell, self.reward_cell)
+            return render.text(self.cell, self.reward_cell)
         if self.render_mode == "rgb_array":
-            return maze_render.frame(self.cell, self.reward_cell, self.path)
+            return render.frame(self.cell, self.reward_cell, self.path)
         return None
 
     def _observe(self, reward: float, action: int) -> Observation:
@@ -266,11 +253,11 @@ class MazeVectorEnv(VectorEnv[Observation, npt.NDArray[np.int64], npt.NDArray[An
         )
 
     def render(self) -> tuple[Any, ...] | None:
-        from stpn.tasks import maze_render
+        from stpn.tasks.maze import render
 
         if self.render_mode is None:
             return None
-        draw = maze_render.text if self.render_mode == "ansi" else maze_render.frame
+        draw = render.text if self.render_mode == "ansi" else render.frame
         return tuple(
             draw(int(cell), int(goal))
             for cell, goal in zip(self.cell, self.reward_cell, strict=True)
@@ -366,8 +353,8 @@ def _unpack_rng(packed: npt.NDArray[np.uint64]) -> np.random.Generator:
 
 gym.register(
     id="stpn/Maze-v0",
-    entry_point="stpn.tasks.maze:MazeEnv",
-    vector_entry_point="stpn.tasks.maze:MazeVectorEnv",
+    entry_point="stpn.tasks.maze.environment:MazeEnv",
+    vector_entry_point="stpn.tasks.maze.environment:MazeVectorEnv",
 )
 
 __all__ = ["ACTIONS", "CELLS", "EPISODE_STEPS", "OBSERVATION_SIZE", "MazeEnv", "MazeVectorEnv"]

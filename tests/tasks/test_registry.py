@@ -1,0 +1,137 @@
+"""Tasks by name: the package's, those of other packages, those of a module."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stpn
+from stpn import experiments
+from stpn.config import from_dict
+from stpn.errors import ConfigError
+from stpn.tasks import registry
+from stpn.tasks.art import Art, ArtConfig
+
+MODULE = """
+import stpn
+from stpn.tasks.art import Art, ArtConfig
+
+TASK = Art(
+    name="short", title="A short training", metric="test_accuracy", config=ArtConfig,
+    settings={"epochs": 1, "train_size": 60, "validation_size": 20, "test_size": 20},
+)
+"""
+
+
+@pytest.fixture
+def tasks(monkeypatch: pytest.MonkeyPatch) -> dict[str, registry.Task]:
+    registry.names()
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+    return registry._tasks
+
+
+def own(name: str = "own", **settings: Any) -> Art:
+    return Art(name=name, title="T", metric="accuracy", config=ArtConfig, settings=settings)
+
+
+def test_a_registered_task_has_settings_of_its_own(tasks: dict[str, registry.Task]) -> None:
+    task = stpn.register_task(own(epochs=3))
+    config = experiments.default_config("own", "lstm")
+    assert (config.total, config.unit, config.model) == (3, "epoch", "lstm")
+    assert experiments.get("own").task is task
+    assert experiments.get("own").models == ()
+    assert "own" in experiments.TASKS
+    with pytest.raises(ConfigError, match="a task named 'own' already"):
+        stpn.register_task(own())
+    with pytest.raises(ConfigError, match="letters, digits"):
+        stpn.register_task(own("../own"))
+    with pytest.raises(ConfigError, match=r"unknown task 'owm' \(did you mean 'own'\?\)"):
+        registry.get("owm")
+
+
+def test_a_package_makes_its_task_known_by_an_entry_point(
+    tasks: dict[str, registry.Task], monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    class Point:
+        def __init__(self, name: str, task: Any) -> None:
+            self.name, self.value, self.load = name, f"package:{name}", task
+
+    def broken() -> registry.Task:
+        raise RuntimeError("somebody else's fault")
+
+    points = [Point("broken", broken), Point("plugged", lambda: own("plugged"))]
+    found = {registry.GROUP: points}
+    monkeypatch.setattr(metadata, "entry_points", lambda group: found.get(group, []))
+    tasks.clear()
+    monkeypatch.setattr(registry, "_loaded", False)
+    first, *_, last = registry.names()
+    assert (first, last) == ("art", "plugged")
+    assert "somebody else's fault" in caplog.text
+
+
+def test_a_module_in_this_directory_trains_sweeps_and_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_tasks.py").write_text(MODULE + "stpn.register_task(TASK)\n")
+    monkeypatch.setenv(registry.VARIABLE, "my_tasks")
+
+    def run(*arguments: str) -> str:
+        command = [sys.executable, "-m", "stpn", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr + done.stdout
+        return done.stdout
+
+    run("sweep", "short", "--models", "stpnr", "--seeds", "1", "--threads", "1")
+    (listed,) = json.loads(run("list", "--runs", "runs", "--json"))["runs"]
+    assert listed["status"] == "finished"
+    evaluated = json.loads(run("eval", "runs/short/stpnr/seed0", "--json"))
+    assert evaluated["task"] == "short"
+    assert evaluated["done"] == 1
+
+
+@pytest.mark.parametrize("name", ["maze-stpnr", "pendulum-lstm", "maze-ablation-hebbff"])
+def test_a_network_needs_neither_environments_nor_their_packages(name: str) -> None:
+    code = f"""
+import sys
+for blocked in ("gymnasium", "ale_py", "mujoco"):
+    sys.modules[blocked] = None
+import stpn
+network = stpn.pretrained({name!r})
+assert network.config.task == {name.rpartition("-")[0]!r}
+assert "stpn.training.reinforcement" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("task", ["maze", "pong", "pendulum"])
+def test_a_network_is_that_of_the_environment(task: str) -> None:
+    pytest.importorskip({"pong": "ale_py", "pendulum": "mujoco"}.get(task, "gymnasium"))
+    config: Any = experiments.default_config(task)
+    found: Any = registry.get(task)
+    env = found.make_env(config, 1)
+    encoder, policy = super(type(found), found).interface(config, env)
+    env.close()
+    ours, our_policy = found.interface(config)
+    assert repr(ours) == repr(encoder)
+    assert ours.output_size == encoder.output_size
+    assert type(our_policy) is type(policy)
+    assert our_policy.num_parameters == policy.num_parameters
+    for bound in ("_low", "_high", "_dtype"):
+        assert getattr(our_policy, bound, None) == getattr(policy, bound, None)
+
+
+def test_old_runs_have_what_they_had() -> None:
+    """A setting that is younger than a run has its class's default there, not the task's."""
+    path = Path(__file__).parents[2] / "results/pong/stpnr/seed0/config.json"
+    saved = json.loads(path.read_bytes())
+    config: Any = from_dict(saved)
+    assert {name: config.to_dict()[name] for name in saved} == saved
+    assert config.three_actions is False
