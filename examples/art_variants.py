@@ -20,6 +20,7 @@ from torch import Tensor
 
 from stpn import STPNr, STPNState, build
 from stpn.experiments import default_config
+from stpn.nn.base import Parameters
 from stpn.nn.core import RecurrentCore
 from stpn.tasks import art
 from stpn.tasks.art.training import ArtTrainer
@@ -32,8 +33,8 @@ VARIANTS = ("no-bias", "new-h", "none", "post")
 class NewAssociation(STPNr):
     """Recurrent synapses associate with the new h, where Algorithm 1 has the previous one."""
 
-    def _advance(self, x: Tensor, state: STPNState, suffix: str) -> tuple[Tensor, STPNState]:
-        weight, bias, lambda_, gamma = self._tensors(suffix)
+    def advance(self, x: Tensor, state: STPNState, p: Parameters) -> tuple[Tensor, STPNState]:
+        weight, bias, lambda_, gamma = self.operands(p)
         u = torch.cat([x, state.h], dim=1)  # (B, D)
         g = weight + state.f  # (B, H, D)
         n = g.norm(dim=2, keepdim=True) + 1e-16
@@ -43,9 +44,9 @@ class NewAssociation(STPNr):
         return h, STPNState(h, f)
 
     # The kernels of STPNr follow the old rule.
-    _run = RecurrentCore._run
-    _step = RecurrentCore._step
-    _bound_kernel = RecurrentCore._bound_kernel
+    run = RecurrentCore.run
+    run_in_place = RecurrentCore.run_in_place
+    bind = RecurrentCore.bind
 
 
 def core_of(variant: str, model: str, size: int, clamp: float | None) -> RecurrentCore:

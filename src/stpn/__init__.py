@@ -22,14 +22,6 @@ if TYPE_CHECKING:
     from stpn.nn.hebbff import HebbFFCell as HebbFFCell
     from stpn.nn.modulated import ModPlast as ModPlast
     from stpn.nn.modulated import ModPlastCell as ModPlastCell
-    from stpn.nn.recurrent import GRU as GRU
-    from stpn.nn.recurrent import LSTM as LSTM
-    from stpn.nn.recurrent import MLP as MLP
-    from stpn.nn.recurrent import RNN as RNN
-    from stpn.nn.recurrent import GRUCell as GRUCell
-    from stpn.nn.recurrent import LSTMCell as LSTMCell
-    from stpn.nn.recurrent import MLPCell as MLPCell
-    from stpn.nn.recurrent import RNNCell as RNNCell
     from stpn.nn.registry import build as build
     from stpn.nn.registry import hidden_size_for as hidden_size_for
     from stpn.nn.registry import models as models
@@ -46,6 +38,14 @@ if TYPE_CHECKING:
     from stpn.nn.stpn import STPNlCell as STPNlCell
     from stpn.nn.stpn import STPNr as STPNr
     from stpn.nn.stpn import STPNrCell as STPNrCell
+    from stpn.nn.torch_cores import GRU as GRU
+    from stpn.nn.torch_cores import LSTM as LSTM
+    from stpn.nn.torch_cores import MLP as MLP
+    from stpn.nn.torch_cores import RNN as RNN
+    from stpn.nn.torch_cores import GRUCell as GRUCell
+    from stpn.nn.torch_cores import LSTMCell as LSTMCell
+    from stpn.nn.torch_cores import MLPCell as MLPCell
+    from stpn.nn.torch_cores import RNNCell as RNNCell
     from stpn.ops.backends import Backend as Backend
     from stpn.ops.backends import backends as backends
     from stpn.ops.backends import use_backend as use_backend
@@ -61,7 +61,7 @@ _HOMES = {
     "stpn.nn.fast_weights": ("FastWeights", "FastWeightsCell"),
     "stpn.nn.hebbff": ("HebbFF", "HebbFFCell"),
     "stpn.nn.modulated": ("ModPlast", "ModPlastCell"),
-    "stpn.nn.recurrent": (
+    "stpn.nn.torch_cores": (
         "GRU", "LSTM", "MLP", "RNN", "GRUCell", "LSTMCell", "MLPCell", "RNNCell",
     ),
     "stpn.nn.registry": ("build", "hidden_size_for", "models"),

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from stpn.nn.base import Parameters, Recurrence
 from stpn.nn.core import RecurrentCore
-from stpn.nn.recurrence import Recurrence
 
 
 @contextmanager
@@ -27,12 +27,12 @@ def frozen_plasticity(model: nn.Module) -> Iterator[None]:
     """
     cores = [module for module in model.modules() if isinstance(module, Recurrence)]
     for core in cores:
-        core._freezes += 1
+        core.freezes += 1
     try:
         yield
     finally:
         for core in cores:
-            core._freezes -= 1
+            core.freezes -= 1
 
 
 @dataclass(frozen=True)
@@ -109,24 +109,25 @@ def trace(layer: RecurrentCore, x: Tensor, state: tuple[Any, ...] | None = None)
     def run(
         x: Tensor,
         state: Any,
+        p: Parameters,
         reset: Tensor | None,
         lengths: Tensor | None,
-        suffix: str,
         power_weight: Tensor | None,
     ) -> tuple[Tensor, Any, Tensor | None]:
         everything = x.new_ones(x.shape[-1] + layer.hidden_size * layer.recurrent)  # (D,)
         steps = []
         for t in range(x.shape[1]):
-            f, g = layer._synapses(state, suffix)
-            h, state, power = layer._run(x[:, t : t + 1], state, None, None, suffix, everything)
+            f, g = (value.expand(len(x), *value.shape[-2:]) for value in layer.synapses(state, p))
+            h, state, power = layer.run(x[:, t : t + 1], state, p, None, None, everything)
             assert power is not None
             steps.append((h.squeeze(1), f, g, power.squeeze(1)))
         h, f, g, power = (torch.stack(values, 1) for values in zip(*steps, strict=True))
         forwards = (h, f, g, power)
-        in_time = (v.flip(1) for v in forwards) if suffix.endswith("_reverse") else forwards
+        reverse = layer.layers[len(recorded)].suffix.endswith("_reverse")
+        in_time = (v.flip(1) for v in forwards) if reverse else forwards
         recorded.append(LayerTrace(*(v if batched else v.squeeze(0) for v in in_time)))
         return h, state, None  # a look is no run: meters do not count it
 
     batched = isinstance(x, Tensor) and x.dim() == 3
-    y, final = layer._sequence(x, state, None, run)
+    y, final = layer.forward_by(run, x, state)
     return Trace(y, final, tuple(recorded))

@@ -24,8 +24,8 @@ from stpn.nn import registry
 from stpn.nn.fast_weights import FastWeightsCell
 from stpn.nn.hebbff import HebbFFCell
 from stpn.nn.modulated import ModPlastCell
-from stpn.nn.recurrent import GRUCell, LSTMCell, MLPCell, RNNCell
 from stpn.nn.stpn import STPNfCell, STPNlCell, STPNrCell
+from stpn.nn.torch_cores import GRUCell, LSTMCell, MLPCell, RNNCell
 
 
 @pytest.mark.parametrize("masked", [False, True])

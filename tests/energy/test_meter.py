@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from stpn.energy import DeviceProfile, EnergyMeter
 from stpn.energy.readings import STREAM, Sum
 from stpn.nn import registry
-from stpn.nn.recurrent import LSTM
 from stpn.nn.stpn import STPNr
+from stpn.nn.torch_cores import LSTM
 
 # The networks here have a layer that no meter knows; whether it says so has a test of its own.
 pytestmark = pytest.mark.filterwarnings("ignore:power without what was not measured")
@@ -47,7 +47,7 @@ def traces(module: nn.Module) -> list[Any]:
     found: list[Any] = []
     for part in module.modules():
         found += [part._forward_hooks, part._forward_pre_hooks]
-        found += [name for name in ("_power_observer", "_power_weights") if name in vars(part)]
+        found += [name for name in ("_observers", "_power_weights") if name in vars(part)]
     return [trace for trace in found if trace]
 
 
@@ -106,7 +106,7 @@ def test_leaving_removes_everything(failing: bool) -> None:
     except KeyError:
         assert failing
     assert not traces(model)
-    assert model.core._power_observer is None
+    assert model.core._observers is None
 
 
 def test_an_exception_in_the_model_keeps_what_was_measured_before() -> None:
@@ -125,7 +125,7 @@ def test_a_failure_on_entering_leaves_nothing() -> None:
     model = Network()
     with EnergyMeter(model, only="core", ignore_inputs=[1]):
         before = len(model.encoder[0]._forward_hooks)
-        with pytest.raises(ValueError, match=r"ignore_inputs: expected \[1\] for core"):
+        with pytest.raises(ValueError, match=r"ignore_inputs: expected \[1\] of this STPNr"):
             EnergyMeter(model).__enter__()
         assert len(model.encoder[0]._forward_hooks) == before
     assert not traces(model)

@@ -254,3 +254,12 @@ def test_initial_state(kind) -> None:
         core.initial_state(-1)
     with pytest.raises(TypeError, match=r"dtype: .* torch.int32"):
         core.initial_state(2, dtype=torch.int32)
+
+
+@pytest.mark.parametrize("kind", LAYERS + CELLS)
+@pytest.mark.parametrize("option", ["foo", "proj_size", "norm_scales"])
+def test_an_unknown_option_names_the_class_that_was_called(kind, option) -> None:
+    with pytest.raises(TypeError, match=f"^{kind.__name__} has no option {option!r}, it takes inp"):
+        kind(INPUTS, HIDDEN, **{option: 1})
+    with pytest.raises(TypeError, match=r"Did you mean 'norm_scale'\?$"):
+        kind(INPUTS, HIDDEN, norm_scales=1)

@@ -18,10 +18,28 @@ Told = dict[str, tuple[Tensor, Tensor | None]]
 
 def observe(core, ignored=()) -> Told:
     told: Told = {}
-    core._observe_power(
-        lambda power, lengths, suffix: told.update({suffix: (power, lengths)}), ignored
+    core.observe_power(
+        lambda power, lengths, suffix: told.update({suffix: (power, lengths)}), ignored=ignored
     )
     return told
+
+
+def test_observers_come_and_go() -> None:
+    layer, x = STPNr(INPUTS, HIDDEN), torch.randn(STEPS, BATCH, INPUTS)
+    first, second = [], []
+    end_first = layer.observe_power(lambda *told: first.append(told), graph=False)
+    assert not layer.power_graph
+    end_second = layer.observe_power(lambda *told: second.append(told))
+    assert layer.power_graph
+    layer(x)
+    with pytest.raises(ValueError, match=r"ignore_inputs: expected \[\] of this STPNr.* got \[1\]"):
+        layer.observe_power(lambda *told: None, ignored=[1])
+    end_second()
+    layer(x)
+    end_first()
+    layer(x)
+    assert (len(first), len(second)) == (2, 1)
+    assert not {name for name in vars(layer) if "power" in name or "observ" in name}
 
 
 @pytest.mark.parametrize("kind", [STPNf, STPNr, STPNl])
@@ -33,7 +51,6 @@ def test_power_of_every_layer_and_direction_in_time(kind) -> None:
     observed_y, _ = layer(x)
     assert torch.equal(observed_y, y)
     assert list(told) == ["_l0", "_l0_reverse", "_l1", "_l1_reverse"]
-    layer._power_observer = None
     for (power, lengths), traced in zip(told.values(), trace(layer, x).layers, strict=True):
         torch.testing.assert_close(power, traced.power)
         assert lengths is None

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from stpn.nn.recurrent import GRU, LSTM, MLP, RNN, GRUCell, LSTMCell, RNNCell
 from stpn.nn.state import LSTMState, RNNState
+from stpn.nn.torch_cores import GRU, LSTM, MLP, RNN, GRUCell, LSTMCell, RNNCell
 from stpn.ops import aten
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")

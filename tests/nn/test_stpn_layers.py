@@ -409,7 +409,7 @@ def test_half_precision_is_computed_in_float32(kind, dtype) -> None:
     assert layer.weight_l0.grad.dtype == dtype
     with torch.no_grad():
         state = layer.initial_state(BATCH)
-        h, after = layer.step(x[0], state)
+        h, after = layer.step(x[0], state, inplace=True)
         assert h.dtype == after[0].f.dtype == dtype
         assert after[0].f is state[0].f
         torch.testing.assert_close(h, y[0].detach(), rtol=0, atol=0)
@@ -446,8 +446,8 @@ def test_compiled_step_updates_the_state_in_place() -> None:
     expected = tuple(s.clone() for s in state)
     with torch.no_grad():
         for _ in range(2):
-            y, state = step(x, state)
-            expected_y, expected = layer.step(x, expected)
+            y, state = step(x, state, inplace=True)
+            expected_y, expected = layer.step(x, expected, inplace=True)
             torch.testing.assert_close((y, state), (expected_y, expected))
 
 

@@ -12,8 +12,8 @@ from stpn.nn.core import RecurrentCore
 from stpn.nn.fast_weights import FastWeights
 from stpn.nn.hebbff import HebbFF
 from stpn.nn.modulated import ModPlast
-from stpn.nn.recurrent import LSTM, MLP, RNN
 from stpn.nn.stpn import STPNf, STPNl, STPNr
+from stpn.nn.torch_cores import LSTM, MLP, RNN
 from stpn.plasticity import trace
 from stpn.report.network import export
 from stpn.tasks import art
@@ -87,7 +87,7 @@ class Network(SequenceModel):
     def efficacies(self, text: str) -> list[np.ndarray]:
         """G of every layer at every step, (T, R, D) each."""
         if isinstance(self.core, RNN | LSTM | MLP):
-            return [self._constant(suffix, len(text)) for _, suffix in self.core._layers()]
+            return [self._constant(suffix, len(text)) for _, suffix in self.core.layers]
         if isinstance(self.core, FastWeights):
             return self._slow_and_fast(text)
         traced = trace(self.core, art.one_hot(art.encode(text), torch.float64))
@@ -96,7 +96,7 @@ class Network(SequenceModel):
     def _slow_and_fast(self, text: str) -> list[np.ndarray]:
         """Slow synapses and, beside them, the fast ones that each step used."""
         x = art.one_hot(art.encode(text), torch.float64)
-        weights = [getattr(self.core, f"weight{suffix}") for _, suffix in self.core._layers()]
+        weights = [getattr(self.core, f"weight{suffix}") for _, suffix in self.core.layers]
         with torch.no_grad():
             states = [self.core(x[: t + 1])[1] for t in range(len(text))]
         return [

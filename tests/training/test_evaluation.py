@@ -86,4 +86,4 @@ def test_the_meter_is_off_afterwards() -> None:
     env = recorders(2, AutoresetMode.SAME_STEP)
     agent = agent_for(env)
     play(agent, env, 2, seed=0, generator=generator(), greedy=True)
-    assert agent.core._power_observer is None
+    assert agent.core._observers is None

@@ -11,8 +11,8 @@ from torch import nn
 
 from stpn.energy import torch_layers
 from stpn.energy.watched import WatchedLayer
+from stpn.nn.base import Recurrence
 from stpn.nn.core import RecurrentCore
-from stpn.nn.recurrence import Recurrence
 
 Selector: TypeAlias = str | type[nn.Module]
 """A name, which may hold wildcards, or a type; either stands for all that is inside it too."""

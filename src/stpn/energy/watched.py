@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from stpn.energy import torch_layers
 from stpn.energy.calls import Call
-from stpn.nn.fast_weights import FastWeights, FastWeightsCell
-from stpn.nn.recurrence import Recurrence
+from stpn.nn.base import Recurrence
 
 # (layer, part, power (B, T), lengths (B,) | None)
 Record: TypeAlias = Callable[[str, str, Tensor, Tensor | None], None]
@@ -33,7 +32,7 @@ class WatchedLayer:
         """Layers and directions inside, with their numbers of synapses; "" if it is only one."""
         module = self.module
         if isinstance(module, Recurrence):
-            found = {_part(suffix): _synapses(module, suffix) for _, suffix in module._layers()}
+            found = {_part(suffix): module.count_synapses(size) for size, suffix in module.layers}
         else:
             found = torch_layers.parts(module)
         return found if len(found) > 1 else {"": sum(found.values())}
@@ -63,27 +62,7 @@ class WatchedLayer:
         def observer(power: Tensor, lengths: Tensor | None, suffix: str) -> None:
             record(self.name, "" if single else _part(suffix), power, lengths)
 
-        observers = core._power_observer
-        if observers is None:
-            observers = _Observers(ignored)
-            core._observe_power(observers, ignored)
-        elif not isinstance(observers, _Observers):
-            raise RuntimeError(f"{self.name} has a power observer that is not a meter's")
-        elif observers.ignored != ignored:
-            raise ValueError(
-                f"ignore_inputs: expected {list(observers.ignored)} for {self.name}, as in the "
-                f"meter around this one, got {list(ignored)}"
-            )
-        observers[observer] = keeps_graph()
-        core._power_graph = any(observers.values())
-
-        def end() -> None:
-            del observers[observer]
-            core._power_graph = any(observers.values())
-            if not observers:
-                del core._power_observer, core._power_graph, core._power_weights
-
-        return end
+        return core.observe_power(observer, ignored=ignored, graph=keeps_graph())
 
     def _hook(
         self,
@@ -117,18 +96,6 @@ class WatchedLayer:
         return end
 
 
-class _Observers(dict[Callable[[Tensor, Tensor | None, str], None], bool]):
-    """Several meters on one core, and whether each wants gradients."""
-
-    def __init__(self, ignored: tuple[int, ...]) -> None:
-        super().__init__()
-        self.ignored = ignored
-
-    def __call__(self, power: Tensor, lengths: Tensor | None, suffix: str) -> None:
-        for observer in self:
-            observer(power, lengths, suffix)
-
-
 def _full_precision(module: nn.Module) -> torch.autocast:
     kind = next(module.parameters()).device.type
     return torch.autocast(kind, enabled=False)
@@ -136,13 +103,3 @@ def _full_precision(module: nn.Module) -> torch.autocast:
 
 def _part(suffix: str) -> str:
     return suffix.removeprefix("_")
-
-
-def _synapses(core: Recurrence, suffix: str) -> int:
-    matrices = [
-        parameter.numel()
-        for name, parameter in core.named_parameters()
-        if name in (f"weight{suffix}", f"weight_ih{suffix}", f"weight_hh{suffix}")
-    ]
-    fast = core.hidden_size**2 if isinstance(core, (FastWeights, FastWeightsCell)) else 0
-    return sum(matrices) + fast

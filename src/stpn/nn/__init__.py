@@ -1,10 +1,33 @@
-"""Layers and cells."""
+"""Layers and cells. What a core is, and how to write one, is in `stpn.nn.base`."""
 
+from stpn.nn.base import Layer as Layer
+from stpn.nn.cell import RecurrentCell as RecurrentCell
+from stpn.nn.core import RecurrentCore as RecurrentCore
+from stpn.nn.fast_weights import FastWeights as FastWeights
+from stpn.nn.fast_weights import FastWeightsCell as FastWeightsCell
+from stpn.nn.hebbff import HebbFF as HebbFF
+from stpn.nn.hebbff import HebbFFCell as HebbFFCell
+from stpn.nn.modulated import ModPlast as ModPlast
+from stpn.nn.modulated import ModPlastCell as ModPlastCell
+from stpn.nn.state import FastWeightsState as FastWeightsState
+from stpn.nn.state import LSTMState as LSTMState
+from stpn.nn.state import MLPState as MLPState
+from stpn.nn.state import ModPlastState as ModPlastState
+from stpn.nn.state import RNNState as RNNState
 from stpn.nn.state import STPNlState as STPNlState
 from stpn.nn.state import STPNState as STPNState
+from stpn.nn.state import state as state
 from stpn.nn.stpn import STPNf as STPNf
 from stpn.nn.stpn import STPNfCell as STPNfCell
 from stpn.nn.stpn import STPNl as STPNl
 from stpn.nn.stpn import STPNlCell as STPNlCell
 from stpn.nn.stpn import STPNr as STPNr
 from stpn.nn.stpn import STPNrCell as STPNrCell
+from stpn.nn.torch_cores import GRU as GRU
+from stpn.nn.torch_cores import LSTM as LSTM
+from stpn.nn.torch_cores import MLP as MLP
+from stpn.nn.torch_cores import RNN as RNN
+from stpn.nn.torch_cores import GRUCell as GRUCell
+from stpn.nn.torch_cores import LSTMCell as LSTMCell
+from stpn.nn.torch_cores import MLPCell as MLPCell
+from stpn.nn.torch_cores import RNNCell as RNNCell

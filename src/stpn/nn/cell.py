@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from stpn.nn import checks
-from stpn.nn.recurrence import Recurrence, expected_dtype
+from stpn.nn.base import Layer, Recurrence, expected_dtype
 
 
 class RecurrentCell(Recurrence):
@@ -20,15 +20,21 @@ class RecurrentCell(Recurrence):
     returned.
     """
 
-    def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
-        """A subclass then sets its own options and calls `_build(device, dtype)`."""
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **options: Any,
+    ) -> None:
+        """`options` are the core's own: keyword arguments of its `configure`."""
         super().__init__()
-        self.input_size = checks.positive_int("input_size", input_size)
-        self.hidden_size = checks.positive_int("hidden_size", hidden_size)
-        self.has_bias = checks.flag("bias", bias)
+        self._set_up(input_size, hidden_size, bias, device, dtype, options)
 
-    def _layers(self) -> Iterator[tuple[int, str]]:
-        yield self.input_size, ""
+    def _layout(self) -> Iterator[Layer]:
+        yield Layer(self.input_size, "")
 
     def initial_state(
         self,
@@ -39,13 +45,13 @@ class RecurrentCell(Recurrence):
         """Zeros for a batch (None: unbatched), by default on the device of the parameters."""
         batch = () if batch_size is None else (checks.positive_int("batch_size", batch_size),)
         checks.floating_dtype("dtype", dtype)
-        like = self._like()
+        like = self.like
         return self._zero_state(self.input_size, batch, device or like.device, dtype or like.dtype)
 
     def forward(
         self, x: Tensor, state: Any = None, reset: Tensor | None = None, *, inplace: bool = False
     ) -> tuple[Tensor, Any]:
-        like = self._like()
+        like = self.like
         x = checks.tensor("x", x, like.device, expected_dtype(like))
         if x.dim() not in (1, 2) or x.shape[-1] != self.input_size:
             raise ValueError(
@@ -62,4 +68,6 @@ class RecurrentCell(Recurrence):
         return y, state
 
     def extra_repr(self) -> str:
-        return f"{self.input_size}, {self.hidden_size}" + ("" if self.has_bias else ", bias=False")
+        bias = [] if self.has_bias else ["bias=False"]
+        sizes = f"{self.input_size}, {self.hidden_size}"
+        return ", ".join([sizes, *bias, *self._changed_options()])

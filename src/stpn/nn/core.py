@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -12,8 +12,8 @@ from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from stpn.nn import checks
-from stpn.nn.recurrence import (
-    BoundStep,
+from stpn.nn.base import (
+    Layer,
     Recurrence,
     Run,
     autocast,
@@ -25,6 +25,13 @@ from stpn.nn.recurrence import (
 )
 from stpn.nn.state import rebuilt
 from stpn.nn.time import reversed_reset, reversed_time
+
+
+class BoundStep(Protocol):
+    """One more time step of a stream."""
+
+    def __call__(self, reset: Tensor | None = None) -> Tensor:
+        """reset bool (B,) -> y (B, H)"""
 
 
 class RecurrentCore(Recurrence):
@@ -51,20 +58,22 @@ class RecurrentCore(Recurrence):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **options: Any,
     ) -> None:
-        """A subclass then sets its own options and calls `_build(device, dtype)`."""
+        """`options` are the core's own: keyword arguments of its `configure`."""
         super().__init__()
-        self.input_size = checks.positive_int("input_size", input_size)
-        self.hidden_size = checks.positive_int("hidden_size", hidden_size)
         self.num_layers = checks.positive_int("num_layers", num_layers)
-        self.bias = self.has_bias = checks.flag("bias", bias)
         self.batch_first = checks.flag("batch_first", batch_first)
         self.dropout = checks.probability("dropout", dropout)
         self.bidirectional = checks.flag("bidirectional", bidirectional)
         if self.dropout > 0 and self.num_layers == 1:
             warnings.warn(
-                "dropout acts between layers, so it does nothing with num_layers=1", stacklevel=3
+                "dropout acts between layers, so it does nothing with num_layers=1", stacklevel=2
             )
+        self._set_up(input_size, hidden_size, bias, device, dtype, options)
+        self.bias = self.has_bias  # as nn.RNN has it
 
     @property
     def num_directions(self) -> int:
@@ -73,12 +82,12 @@ class RecurrentCore(Recurrence):
     def flatten_parameters(self) -> None:
         """Nothing to do: for code that was written for `nn.LSTM`."""
 
-    def _layers(self) -> Iterator[tuple[int, str]]:
+    def _layout(self) -> Iterator[Layer]:
         for layer in range(self.num_layers):
             size = self.hidden_size * self.num_directions if layer else self.input_size
-            yield size, f"_l{layer}"
+            yield Layer(size, f"_l{layer}")
             if self.bidirectional:
-                yield size, f"_l{layer}_reverse"
+                yield Layer(size, f"_l{layer}_reverse")
 
     def initial_state(
         self,
@@ -89,9 +98,9 @@ class RecurrentCore(Recurrence):
         """Zeros for a batch (None: unbatched), by default on the device of the parameters."""
         batch = () if batch_size is None else (checks.positive_int("batch_size", batch_size),)
         checks.floating_dtype("dtype", dtype)
-        like = self._like()
+        like = self.like
         device, dtype = device or like.device, dtype or like.dtype
-        return tuple(self._zero_state(size, batch, device, dtype) for size, _ in self._layers())
+        return tuple(self._zero_state(size, batch, device, dtype) for size, _ in self.layers)
 
     def forward(
         self,
@@ -101,12 +110,16 @@ class RecurrentCore(Recurrence):
     ) -> tuple[Any, tuple[Any, ...]]:
         if isinstance(x, PackedSequence):
             return self._packed_sequence(x, state, reset)
-        return self._sequence(x, state, reset, self._run)
+        return self.forward_by(self.run, x, state, reset)
 
-    def _sequence(
-        self, x: Tensor, state: tuple[Any, ...] | None, reset: Tensor | None, run: Run
+    def forward_by(
+        self,
+        run: Run,
+        x: Tensor,
+        state: tuple[Any, ...] | None = None,
+        reset: Tensor | None = None,
     ) -> tuple[Tensor, tuple[Any, ...]]:
-        """A tensor, batched or not, through all layers, each of them by `run`."""
+        """`forward` of a tensor, with `run` in place of the core's own, to look inside."""
         x = self._checked_input(x, (2, 3), "(T, I), (B, T, I)" if self.batch_first else "(T, B, I)")
         batched = x.dim() == 3
         time = 1 if batched and self.batch_first else 0
@@ -141,7 +154,7 @@ class RecurrentCore(Recurrence):
             shape = (batch, steps) if self.batch_first else (steps, batch)
             reset = checks.mask("reset", reset, shape, "(the padded x, no features)", padded.device)
             reset = reset if self.batch_first else reset.transpose(0, 1)
-        y, states = self._run_layers(padded, states, reset, lengths.to(padded.device), self._run)
+        y, states = self._run_layers(padded, states, reset, lengths.to(padded.device), self.run)
         order = slice(None) if x.sorted_indices is None else x.sorted_indices
         data = pack_padded_sequence(y[order], lengths[_cpu(order)], batch_first=True).data
         return PackedSequence(data, x.batch_sizes, x.sorted_indices, x.unsorted_indices), states
@@ -182,11 +195,11 @@ class RecurrentCore(Recurrence):
         self._checked_input(x, (2,), "(B, I)")
         state = self._checked_states(state, x.shape[:1])
         check_overwritable(state)
-        fast = self._bound_kernel(x, state[0]) if len(state) == 1 else None
+        fast = self.bind(x, state[0]) if len(state) == 1 else None
 
         @torch.no_grad()
         def bound(reset: Tensor | None = None) -> Tensor:
-            if fast is None or self._frozen or self._power_observer is not None:
+            if fast is None or self.freezes or self._observers is not None:
                 return self.step(x, state, reset, inplace=True)[0]
             if reset is not None:
                 clear(state[0], reset)
@@ -195,7 +208,7 @@ class RecurrentCore(Recurrence):
         return bound
 
     def _checked_input(self, x: object, ranks: tuple[int, ...], shapes: str) -> Tensor:
-        like = self._like()
+        like = self.like
         x = checks.tensor("x", x, like.device, expected_dtype(like))
         if x.dim() not in ranks or x.shape[-1] != self.input_size:
             raise ValueError(
@@ -206,7 +219,7 @@ class RecurrentCore(Recurrence):
     def _checked_states(
         self, state: object, batch: tuple[int, ...], writable: bool = False
     ) -> tuple[Any, ...]:
-        like, layers = self._like(), list(self._layers())
+        like, layers = self.like, self.layers
         if state is None and not writable:
             return tuple(self._start_state(n, batch, like) for n, _ in layers)
         if state is None:
@@ -237,7 +250,7 @@ class RecurrentCore(Recurrence):
         if autocast(x):
             with torch.autocast(x.device.type, enabled=False):
                 return self._run_layers(x, states, reset, lengths, run)
-        dtype = self._like().dtype
+        dtype = self.like.dtype
         compute = compute_dtype(dtype)
         x = x.to(compute)
         reset_reversed = None
@@ -245,19 +258,19 @@ class RecurrentCore(Recurrence):
             reset_reversed = reversed_reset(reset, lengths)
         finals: list[Any] = []
         outputs: list[Tensor] = []
-        for k, (_, suffix) in enumerate(self._layers()):
+        for k, (_, suffix) in enumerate(self.layers):
             reverse = k % self.num_directions == 1
             y, final, power = run(
                 reversed_time(x, lengths) if reverse else x,
                 converted(states[k], compute),
+                self.layer_parameters(suffix),
                 reset_reversed if reverse else reset,
                 lengths,
-                suffix,
                 self._power_weight(suffix, x),
             )
-            if self._power_observer is not None and power is not None:
-                power = reversed_time(power, lengths) if reverse else power
-                self._power_observer(power, lengths, suffix)
+            if reverse and power is not None:
+                power = reversed_time(power, lengths)
+            self._tell(power, lengths, suffix)
             finals.append(converted(final, dtype))
             outputs.append(reversed_time(y, lengths) if reverse else y)
             if len(outputs) == self.num_directions:
@@ -280,7 +293,8 @@ class RecurrentCore(Recurrence):
             "bidirectional": (self.bidirectional, False),
         }
         changed = [f"{name}={value}" for name, (value, usual) in shown.items() if value != usual]
-        return ", ".join([f"{self.input_size}, {self.hidden_size}", *changed])
+        sizes = f"{self.input_size}, {self.hidden_size}"
+        return ", ".join([sizes, *changed, *self._changed_options()])
 
 
 def _cpu(order: slice | Tensor) -> slice | Tensor:

@@ -21,23 +21,29 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn import init as initialise
 
 from stpn.nn import checks
+from stpn.nn.base import Parameters, Recurrence, Shapes
 from stpn.nn.cell import RecurrentCell
 from stpn.nn.core import RecurrentCore
-from stpn.nn.recurrence import Recurrence
 from stpn.nn.state import STPNState
 from stpn.nn.time import last_step
 from stpn.ops import backends
 from stpn.ops.reference import STPNOptions
 
-Constraint: TypeAlias = Literal["anti-hebbian", "clipped"]
-Init: TypeAlias = Literal["uniform", "familiarity"]
+Constraint: TypeAlias = Annotated[
+    Literal["anti-hebbian", "clipped"],
+    "anti-hebbian: lambda in (0, 1), eta < 0; clipped: lambda in [0, 1], eta free",
+]
+Init: TypeAlias = Annotated[
+    Literal["uniform", "familiarity"],
+    "of W and b: uniform within 1/sqrt(I), or normal as in the familiarity tasks",
+]
 
 _OPTIONS = STPNOptions(recurrent=False, norm=None, nonlinearity="sigmoid")
 _FROZEN = replace(_OPTIONS, frozen=True)
@@ -67,97 +73,94 @@ class _HebbFF(Recurrence):
     state_type = STPNState
     recurrent = False
 
-    def _configure(self, constraint: Constraint, init: Init) -> None:
+    def configure(self, *, constraint: Constraint = "anti-hebbian", init: Init = "uniform") -> None:
         self.constraint = checks.choice("constraint", constraint, ("anti-hebbian", "clipped"))
         self.init = checks.choice("init", init, ("uniform", "familiarity"))
 
-    def _state_shapes(self, input_size: int) -> tuple[tuple[int, ...], ...]:
+    def state_shapes(self, input_size: int) -> tuple[tuple[int, ...], ...]:
         return (self.hidden_size,), (self.hidden_size, input_size)
 
-    def _make_parameters(self, input_size: int, suffix: str, factory: dict[str, Any]) -> None:
-        self._register("weight", suffix, (self.hidden_size, input_size), factory)
-        self._register("bias", suffix, (self.hidden_size,) if self.has_bias else None, factory)
-        self._register("lambda", suffix or "_", (), factory)
-        self._register("eta", suffix, (), factory)
+    def parameter_shapes(self, input_size: int) -> Shapes:
+        return {
+            "weight": (self.hidden_size, input_size),
+            "bias": (self.hidden_size,) if self.has_bias else None,
+            "lambda": (),
+            "eta": (),
+        }
 
-    def _reset_parameters(self, input_size: int, suffix: str) -> None:
+    def init_parameters(self, p: Parameters, input_size: int) -> None:
         k = 1 / math.sqrt(input_size)
-        weight, bias = getattr(self, f"weight{suffix}"), getattr(self, f"bias{suffix}")
         if self.init == "familiarity":
-            initialise.normal_(weight, 0, k)
-            if bias is not None:
-                initialise.normal_(bias, 0, 1)
+            initialise.normal_(p["weight"], 0, k)
+            if self.has_bias:
+                initialise.normal_(p["bias"], 0, 1)
         else:
-            initialise.uniform_(weight, -k, k)
-            if bias is not None:
-                initialise.uniform_(bias, -k, k)
+            initialise.uniform_(p["weight"], -k, k)
+            if self.has_bias:
+                initialise.uniform_(p["bias"], -k, k)
         if self.constraint == "anti-hebbian":
             lambda_, eta = math.log(_LAMBDA / (1 - _LAMBDA)), math.log(5 / self.hidden_size)
         else:
             lambda_, eta = _LAMBDA, -5 / input_size
-        initialise.constant_(getattr(self, f"lambda{suffix or '_'}"), lambda_)
-        initialise.constant_(getattr(self, f"eta{suffix}"), eta)
+        initialise.constant_(p["lambda"], lambda_)
+        initialise.constant_(p["eta"], eta)
 
     def plasticity(self) -> list[tuple[Tensor, Tensor]]:
         """lambda and eta as they act, of each layer and direction in the order of the state."""
-        return [self._plasticity(suffix) for _, suffix in self._layers()]
+        return [self._plasticity(self.layer_parameters(suffix)) for _, suffix in self.layers]
 
-    def _plasticity(self, suffix: str) -> tuple[Tensor, Tensor]:
-        lambda_, eta = self._parameter("lambda", suffix or "_"), self._parameter("eta", suffix)
+    def _plasticity(self, p: Parameters) -> tuple[Tensor, Tensor]:
         if self.constraint == "anti-hebbian":
-            return lambda_.sigmoid(), -eta.exp()
-        return _Clipped.apply(lambda_), eta
+            return p["lambda"].sigmoid(), -p["eta"].exp()
+        return _Clipped.apply(p["lambda"]), p["eta"]
 
-    def _tensors(self, suffix: str) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-        lambda_, eta = self._plasticity(suffix)
-        weight, bias = self._parameter("weight", suffix), self._parameter("bias", suffix)
-        return weight, bias, lambda_.reshape(1, 1), eta.reshape(1, 1)
+    def operands(self, p: Parameters) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+        """weight, bias, lambda, gamma, as an STPN has them."""
+        lambda_, eta = self._plasticity(p)
+        return p["weight"], p["bias"], lambda_.reshape(1, 1), eta.reshape(1, 1)
 
-    def _run(
+    @property
+    def stpn_options(self) -> STPNOptions:
+        """Those of the STPN that this is."""
+        return _FROZEN if self.freezes else _OPTIONS
+
+    def run(
         self,
         x: Tensor,
         state: STPNState,
+        p: Parameters,
         reset: Tensor | None,
         lengths: Tensor | None,
-        suffix: str,
         power_weight: Tensor | None,
     ) -> tuple[Tensor, STPNState, Tensor | None]:
         y, f, power = backends.stpn(
             x,
             state.h,
             state.f,
-            *self._tensors(suffix),
-            options=_FROZEN if self._frozen else _OPTIONS,
+            *self.operands(p),
+            options=self.stpn_options,
             reset=reset,
             lengths=lengths,
             power_weight=power_weight,
         )
         return y, STPNState(last_step(y, lengths), f), power
 
-    def _step(
-        self, x: Tensor, state: STPNState, suffix: str, power_weight: Tensor | None
+    def run_in_place(
+        self, x: Tensor, state: STPNState, p: Parameters, power_weight: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         y, power = backends.stpn_step_(
             x,
             state.h,
             state.f,
-            *self._tensors(suffix),
-            options=_FROZEN if self._frozen else _OPTIONS,
+            *self.operands(p),
+            options=self.stpn_options,
             power_weight=power_weight,
         )
         state.h.copy_(y)
         return y, power
 
-    def _synapses(self, state: STPNState, suffix: str) -> tuple[Tensor, Tensor]:
-        return state.f, self._parameter("weight", suffix) + state.f
-
-    def extra_repr(self) -> str:
-        shown = {
-            "constraint": (self.constraint, "anti-hebbian"),
-            "init": (self.init, "uniform"),
-        }
-        changed = [f"{name}={value!r}" for name, (value, usual) in shown.items() if value != usual]
-        return ", ".join([super().extra_repr(), *changed])
+    def synapses(self, state: STPNState, p: Parameters) -> tuple[Tensor, Tensor]:
+        return state.f, p["weight"] + state.f
 
 
 class HebbFF(_HebbFF, RecurrentCore):
@@ -167,42 +170,6 @@ class HebbFF(_HebbFF, RecurrentCore):
     y, state = core(x)                        # (B, T, 100) -> (B, T, 100)
     """
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        constraint: Constraint = "anti-hebbian",
-        init: Init = "uniform",
-    ) -> None:
-        super().__init__(
-            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional
-        )
-        self._configure(constraint, init)
-        self._build(device, dtype)
-
 
 class HebbFFCell(_HebbFF, RecurrentCell):
     """One step of `HebbFF`: `h, state = cell(x, state)`, used as `STPNfCell`."""
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        constraint: Constraint = "anti-hebbian",
-        init: Init = "uniform",
-    ) -> None:
-        super().__init__(input_size, hidden_size, bias)
-        self._configure(constraint, init)
-        self._build(device, dtype)

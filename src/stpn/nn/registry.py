@@ -11,8 +11,8 @@ from stpn.nn.core import RecurrentCore
 from stpn.nn.fast_weights import FastWeights
 from stpn.nn.hebbff import HebbFF
 from stpn.nn.modulated import ModPlast
-from stpn.nn.recurrent import GRU, LSTM, MLP, RNN
 from stpn.nn.stpn import STPNf, STPNl, STPNr
+from stpn.nn.torch_cores import GRU, LSTM, MLP, RNN
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,38 @@ from typing import Any, NamedTuple, TypeVar
 from torch import Tensor
 from torch.serialization import add_safe_globals
 
+StateT = TypeVar("StateT", bound=tuple[Tensor, ...])
+TypeT = TypeVar("TypeT", bound=type)
 
+
+def rebuilt(state: StateT, values: Iterable[Tensor]) -> StateT:
+    """A state of the same type with other tensors."""
+    return type(state)(*values)
+
+
+def state(cls: TypeT) -> TypeT:
+    """Make a named tuple of tensors a state, with `detach`, `clone` and `to`.
+
+    A decorator, because a class beside `NamedTuple` would hide it from torch's own handling of
+    tuples. The first field of a recurrent core is h, the activations.
+    """
+
+    def detach(self: StateT) -> StateT:
+        return rebuilt(self, (value.detach() for value in self))
+
+    def clone(self: StateT) -> StateT:
+        return rebuilt(self, (value.clone() for value in self))
+
+    def to(self: StateT, *args: Any, **kwargs: Any) -> StateT:
+        return rebuilt(self, (value.to(*args, **kwargs) for value in self))
+
+    for method in (detach, clone, to):
+        setattr(cls, method.__name__, method)
+    add_safe_globals([cls])
+    return cls
+
+
+@state
 class STPNState(NamedTuple):
     """Of `STPNf`, `STPNr` and `HebbFF`."""
 
@@ -23,16 +54,8 @@ class STPNState(NamedTuple):
     f: Tensor
     """(B, H, D) short-term weights, columns: inputs, then hidden units."""
 
-    def detach(self) -> STPNState:
-        return STPNState(*(value.detach() for value in self))
 
-    def clone(self) -> STPNState:
-        return STPNState(*(value.clone() for value in self))
-
-    def to(self, *args: Any, **kwargs: Any) -> STPNState:
-        return STPNState(*(value.to(*args, **kwargs) for value in self))
-
-
+@state
 class STPNlState(NamedTuple):
     """Of `STPNl`."""
 
@@ -43,32 +66,16 @@ class STPNlState(NamedTuple):
     f: Tensor
     """(B, 4H, D) short-term weights, rows by gate: i, f, g, o."""
 
-    def detach(self) -> STPNlState:
-        return STPNlState(*(value.detach() for value in self))
 
-    def clone(self) -> STPNlState:
-        return STPNlState(*(value.clone() for value in self))
-
-    def to(self, *args: Any, **kwargs: Any) -> STPNlState:
-        return STPNlState(*(value.to(*args, **kwargs) for value in self))
-
-
+@state
 class RNNState(NamedTuple):
     """Of `RNN` and `GRU`."""
 
     h: Tensor
     """(B, H)"""
 
-    def detach(self) -> RNNState:
-        return RNNState(self.h.detach())
 
-    def clone(self) -> RNNState:
-        return RNNState(self.h.clone())
-
-    def to(self, *args: Any, **kwargs: Any) -> RNNState:
-        return RNNState(self.h.to(*args, **kwargs))
-
-
+@state
 class LSTMState(NamedTuple):
     """Of `LSTM`."""
 
@@ -77,29 +84,13 @@ class LSTMState(NamedTuple):
     c: Tensor
     """(B, H)"""
 
-    def detach(self) -> LSTMState:
-        return LSTMState(*(value.detach() for value in self))
 
-    def clone(self) -> LSTMState:
-        return LSTMState(*(value.clone() for value in self))
-
-    def to(self, *args: Any, **kwargs: Any) -> LSTMState:
-        return LSTMState(*(value.to(*args, **kwargs) for value in self))
-
-
+@state
 class MLPState(NamedTuple):
     """Of `MLP`, which remembers nothing."""
 
-    def detach(self) -> MLPState:
-        return self
 
-    def clone(self) -> MLPState:
-        return self
-
-    def to(self, *args: Any, **kwargs: Any) -> MLPState:
-        return self
-
-
+@state
 class FastWeightsState(NamedTuple):
     """Of `FastWeights`."""
 
@@ -108,16 +99,8 @@ class FastWeightsState(NamedTuple):
     a: Tensor
     """(B, H, H) fast weights."""
 
-    def detach(self) -> FastWeightsState:
-        return FastWeightsState(*(value.detach() for value in self))
 
-    def clone(self) -> FastWeightsState:
-        return FastWeightsState(*(value.clone() for value in self))
-
-    def to(self, *args: Any, **kwargs: Any) -> FastWeightsState:
-        return FastWeightsState(*(value.to(*args, **kwargs) for value in self))
-
-
+@state
 class ModPlastState(NamedTuple):
     """Of `ModPlast`."""
 
@@ -125,24 +108,3 @@ class ModPlastState(NamedTuple):
     """(B, H)"""
     hebb: Tensor
     """(B, H, H) Hebbian trace of the recurrent synapses."""
-
-    def detach(self) -> ModPlastState:
-        return ModPlastState(*(value.detach() for value in self))
-
-    def clone(self) -> ModPlastState:
-        return ModPlastState(*(value.clone() for value in self))
-
-    def to(self, *args: Any, **kwargs: Any) -> ModPlastState:
-        return ModPlastState(*(value.to(*args, **kwargs) for value in self))
-
-
-add_safe_globals(
-    [STPNState, STPNlState, RNNState, LSTMState, MLPState, FastWeightsState, ModPlastState]
-)
-
-StateT = TypeVar("StateT", bound=tuple[Tensor, ...])
-
-
-def rebuilt(state: StateT, values: Iterable[Tensor]) -> StateT:
-    """A state of the same type with other tensors."""
-    return type(state)(*values)

@@ -8,45 +8,61 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-import torch
 from torch import Tensor
 from torch.nn import functional, init
 
 from stpn.nn import checks
+from stpn.nn.base import Parameters, Recurrence, Shapes
 from stpn.nn.cell import RecurrentCell
 from stpn.nn.core import RecurrentCore
-from stpn.nn.recurrence import Recurrence
 from stpn.nn.state import STPNlState, STPNState
 from stpn.nn.time import last_step
 from stpn.ops import backends, reference
 from stpn.ops.reference import STPNOptions
 
-Granularity: TypeAlias = Literal["synapse", "neuron", "uniform"]
-Plastic: TypeAlias = Literal["all", "input", "hidden"]
-Norm: TypeAlias = Literal["pre", "post"] | None
-NormOver: TypeAlias = Literal["neuron", "layer"]
-Rule: TypeAlias = Literal["hebb", "oja"]
-Nonlinearity: TypeAlias = Literal["tanh", "sigmoid", "relu"]
+Granularity: TypeAlias = Annotated[
+    Literal["synapse", "neuron", "uniform"],
+    "granularity of lambda and gamma; uniform: one number for the layer",
+]
+Plastic: TypeAlias = Annotated[
+    Literal["all", "input", "hidden"], "which synapses change: all, those from x, those from h_prev"
+]
+Norm: TypeAlias = Annotated[
+    Literal["pre", "post"] | None,
+    "pre: G, and F as it decays, are divided by the norm of G; post: G, and F after its update",
+]
+NormOver: TypeAlias = Annotated[
+    Literal["neuron", "layer"], "the norm is taken over each neuron, or over the whole layer"
+]
+NormScale: TypeAlias = Annotated[
+    bool, "learn a factor of the normalised efficacies, one per neuron"
+]
+Clamp: TypeAlias = Annotated[float | None, "limit F to [-clamp, clamp] after each update"]
+Rule: TypeAlias = Annotated[Literal["hebb", "oja"], "Hebb's rule or Oja's"]
+Nonlinearity: TypeAlias = Annotated[Literal["tanh", "sigmoid", "relu"], "of the neurons"]
 
 
-class _Plastic(Recurrence):
+class Plasticity(Recurrence):
     """Parameters and options of plastic synapses; the recurrences below say what they do."""
 
     gates: ClassVar[int] = 1
     """Rows of synapses per hidden unit."""
+    nonlinearity: Literal["tanh", "sigmoid", "relu"] = "tanh"
+    stpn_options: STPNOptions
+    """What the recurrence needs to know of the options."""
 
-    def _configure(
+    def configure(
         self,
-        stp: Granularity,
-        plastic: Plastic,
-        norm: Norm,
-        norm_over: NormOver,
-        norm_scale: bool,
-        clamp: float | None,
-        rule: Rule,
-        nonlinearity: Nonlinearity = "tanh",
+        *,
+        stp: Granularity = "synapse",
+        plastic: Plastic = "all",
+        norm: Norm = "pre",
+        norm_over: NormOver = "neuron",
+        norm_scale: NormScale = False,
+        clamp: Clamp = None,
+        rule: Rule = "hebb",
     ) -> None:
         self.stp = checks.choice("stp", stp, ("synapse", "neuron", "uniform"))
         self.plastic = checks.choice("plastic", plastic, ("all", "input", "hidden"))
@@ -58,58 +74,51 @@ class _Plastic(Recurrence):
         self.norm_scale_learnt = checks.flag("norm_scale", norm_scale)
         if norm_scale and norm is None:
             raise ValueError("norm_scale: expected False with norm=None, got True")
-        self._options = STPNOptions(
+        self.stpn_options = STPNOptions(
             recurrent=self.recurrent,
             norm=checks.choice("norm", norm, ("pre", "post", None)),
             norm_over=checks.choice("norm_over", norm_over, ("neuron", "layer")),
             clamp=checks.positive_or_none("clamp", clamp),
             rule=checks.choice("rule", rule, ("hebb", "oja")),
-            nonlinearity=checks.choice("nonlinearity", nonlinearity, ("tanh", "sigmoid", "relu")),
+            nonlinearity=self.nonlinearity,
         )
-        self._frozen_options = replace(self._options, frozen=True)
+        self._frozen_options = replace(self.stpn_options, frozen=True)
 
-    def _columns(self, input_size: int) -> int:
-        return input_size + self.hidden_size if self.recurrent else input_size
-
-    def _plastic_columns(self, input_size: int) -> int:
-        sizes = {"all": self._columns(input_size), "input": input_size, "hidden": self.hidden_size}
-        return sizes[self.plastic]
-
-    def _state_shapes(self, input_size: int) -> tuple[tuple[int, ...], ...]:
+    def state_shapes(self, input_size: int) -> tuple[tuple[int, ...], ...]:
         rows = self.gates * self.hidden_size
         return (self.hidden_size,), (rows, self._columns(input_size))
 
-    def _make_parameters(self, input_size: int, suffix: str, factory: dict[str, Any]) -> None:
-        rows = self.gates * self.hidden_size
-        shapes = {
-            "synapse": (rows, self._plastic_columns(input_size)),
-            "neuron": (rows, 1),
-            "uniform": (1, 1),
+    def parameter_shapes(self, input_size: int) -> Shapes:
+        rows, columns = self.gates * self.hidden_size, self._columns(input_size)
+        plastic = {"all": columns, "input": input_size, "hidden": self.hidden_size}
+        rates = {"synapse": (rows, plastic[self.plastic]), "neuron": (rows, 1), "uniform": (1, 1)}
+        return {
+            "weight": (rows, columns),
+            "bias": (rows,) if self.has_bias else None,
+            "lambda": rates[self.stp],
+            "gamma": rates[self.stp],
+            "norm_scale": (rows,) if self.norm_scale_learnt else None,
         }
-        self._register("weight", suffix, (rows, self._columns(input_size)), factory)
-        self._register("bias", suffix, (rows,) if self.has_bias else None, factory)
-        self._register("lambda", suffix or "_", shapes[self.stp], factory)
-        self._register("gamma", suffix, shapes[self.stp], factory)
-        self._register("norm_scale", suffix, (rows,) if self.norm_scale_learnt else None, factory)
 
-    def _reset_parameters(self, input_size: int, suffix: str) -> None:
+    def init_parameters(self, p: Parameters, input_size: int) -> None:
         k = 1 / math.sqrt(self.hidden_size if self.recurrent else input_size)
-        init.uniform_(getattr(self, f"weight{suffix}"), -k, k)
+        init.uniform_(p["weight"], -k, k)
         if self.has_bias:
-            init.uniform_(getattr(self, f"bias{suffix}"), -k, k)
-        init.uniform_(getattr(self, f"lambda{suffix or '_'}"), 0, 1)
-        init.uniform_(getattr(self, f"gamma{suffix}"), -0.001 * k, 0.001 * k)
+            init.uniform_(p["bias"], -k, k)
+        init.uniform_(p["lambda"], 0, 1)
+        init.uniform_(p["gamma"], -0.001 * k, 0.001 * k)
         if self.norm_scale_learnt:
-            init.ones_(getattr(self, f"norm_scale{suffix}"))
+            init.ones_(p["norm_scale"])
 
-    def _tensors(self, suffix: str) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+    def operands(self, p: Parameters) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
         """weight, bias, lambda, gamma, the last two broadcastable to (R, D)."""
-        weight = self._parameter("weight", suffix)
-        lambda_ = self._parameter("lambda", suffix or "_")
-        gamma = self._parameter("gamma", suffix)
+        weight, lambda_, gamma = p["weight"], p["lambda"], p["gamma"]
         if self.plastic != "all" and self.recurrent:
             lambda_, gamma = (self._on_all_columns(value, weight) for value in (lambda_, gamma))
-        return weight, self._parameter("bias", suffix), lambda_, gamma
+        return weight, p["bias"], lambda_, gamma
+
+    def _columns(self, input_size: int) -> int:
+        return input_size + self.hidden_size if self.recurrent else input_size
 
     def _on_all_columns(self, value: Tensor, weight: Tensor) -> Tensor:
         """(R, P), (R, 1) or (1, 1) to (R, D) or (1, D), zero where synapses are not plastic."""
@@ -121,83 +130,88 @@ class _Plastic(Recurrence):
         )
         return functional.pad(value.expand(value.shape[0], plastic), (before, after))
 
-    def _in_use(self) -> STPNOptions:
-        return self._frozen_options if self._frozen else self._options
+    def _options_in_use(self) -> STPNOptions:
+        return self._frozen_options if self.freezes else self.stpn_options
 
-    def _synapses(self, state: Any, suffix: str) -> tuple[Tensor, Tensor]:
-        g, _ = reference.efficacies(
-            self._parameter("weight", suffix),
-            state.f,
-            self._options,
-            self._parameter("norm_scale", suffix),
-        )
+    def synapses(self, state: Any, p: Parameters) -> tuple[Tensor, Tensor]:
+        g, _ = reference.efficacies(p["weight"], state.f, self.stpn_options, p["norm_scale"])
         return state.f, g
 
-    def extra_repr(self) -> str:
-        options = self._options
-        shown = {
-            "stp": (self.stp, "synapse"),
-            "plastic": (self.plastic, "all"),
-            "norm": (options.norm, "pre"),
-            "norm_over": (options.norm_over, "neuron"),
-            "norm_scale": (self.norm_scale_learnt, False),
-            "clamp": (options.clamp, None),
-            "rule": (options.rule, "hebb"),
-            "nonlinearity": (options.nonlinearity, "tanh"),
-        }
-        changed = [f"{name}={value!r}" for name, (value, usual) in shown.items() if value != usual]
-        return ", ".join([super().extra_repr(), *changed])
 
-
-class _Neurons(_Plastic):
+class _Neurons(Plasticity):
     """Plain neurons: STPNf and STPNr."""
 
     state_type = STPNState
 
-    def _run(
+    def configure(
+        self,
+        *,
+        stp: Granularity = "synapse",
+        plastic: Plastic = "all",
+        norm: Norm = "pre",
+        norm_over: NormOver = "neuron",
+        norm_scale: NormScale = False,
+        clamp: Clamp = None,
+        rule: Rule = "hebb",
+        nonlinearity: Nonlinearity = "tanh",
+    ) -> None:
+        choices = ("tanh", "sigmoid", "relu")
+        self.nonlinearity = checks.choice("nonlinearity", nonlinearity, choices)
+        super().configure(
+            stp=stp,
+            plastic=plastic,
+            norm=norm,
+            norm_over=norm_over,
+            norm_scale=norm_scale,
+            clamp=clamp,
+            rule=rule,
+        )
+
+    def run(
         self,
         x: Tensor,
         state: STPNState,
+        p: Parameters,
         reset: Tensor | None,
         lengths: Tensor | None,
-        suffix: str,
         power_weight: Tensor | None,
     ) -> tuple[Tensor, STPNState, Tensor | None]:
         y, f, power = backends.stpn(
             x,
             state.h,
             state.f,
-            *self._tensors(suffix),
-            options=self._in_use(),
-            norm_scale=self._parameter("norm_scale", suffix),
+            *self.operands(p),
+            options=self._options_in_use(),
+            norm_scale=p["norm_scale"],
             reset=reset,
             lengths=lengths,
             power_weight=power_weight,
         )
         return y, STPNState(last_step(y, lengths), f), power
 
-    def _step(
-        self, x: Tensor, state: STPNState, suffix: str, power_weight: Tensor | None
+    def run_in_place(
+        self, x: Tensor, state: STPNState, p: Parameters, power_weight: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         if self.norm_scale_learnt:
-            return super()._step(x, state, suffix, power_weight)
+            return super().run_in_place(x, state, p, power_weight)
         y, power = backends.stpn_step_(
             x,
             state.h,
             state.f,
-            *self._tensors(suffix),
-            options=self._in_use(),
+            *self.operands(p),
+            options=self._options_in_use(),
             power_weight=power_weight,
         )
         state.h.copy_(y)
         return y, power
 
-    def _bound_kernel(self, x: Tensor, state: STPNState) -> Callable[[], Tensor] | None:
-        ((_, suffix),) = self._layers()
+    def bind(self, x: Tensor, state: STPNState) -> Callable[[], Tensor] | None:
+        ((_, suffix),) = self.layers
         names = [f"{name}{suffix}" for name in ("weight", "bias", "lambda", "gamma")]
         parameters = [self._parameters.get(name) for name in names]
+        operands = self.operands(self.layer_parameters(suffix))
         # What is computed from the parameters (another dtype, padding) would not change with them.
-        computed = (a is not b for a, b in zip(self._tensors(suffix), parameters, strict=True))
+        computed = (a is not b for a, b in zip(operands, parameters, strict=True))
         copied = (p is not None and not p.is_contiguous() for p in parameters)
         if self.norm_scale_learnt or any(computed) or any(copied):
             return None
@@ -206,7 +220,7 @@ class _Neurons(_Plastic):
             state.h,
             state.f,
             lambda: [self._parameters.get(name) for name in names],
-            options=self._in_use(),
+            options=self._options_in_use(),
         )
 
 
@@ -214,23 +228,23 @@ class _FeedForward(_Neurons):
     recurrent = False
 
 
-class _Gated(_Plastic):
+class _Gated(Plasticity):
     """LSTM gates on plastic synapses: STPNl."""
 
     state_type = STPNlState
     gates = 4
 
-    def _state_shapes(self, input_size: int) -> tuple[tuple[int, ...], ...]:
-        h, f = super()._state_shapes(input_size)
+    def state_shapes(self, input_size: int) -> tuple[tuple[int, ...], ...]:
+        h, f = super().state_shapes(input_size)
         return h, h, f
 
-    def _run(
+    def run(
         self,
         x: Tensor,
         state: STPNlState,
+        p: Parameters,
         reset: Tensor | None,
         lengths: Tensor | None,
-        suffix: str,
         power_weight: Tensor | None,
     ) -> tuple[Tensor, STPNlState, Tensor | None]:
         y, c, f, power = backends.stpn_lstm(
@@ -238,91 +252,39 @@ class _Gated(_Plastic):
             state.h,
             state.c,
             state.f,
-            *self._tensors(suffix),
-            options=self._in_use(),
-            norm_scale=self._parameter("norm_scale", suffix),
+            *self.operands(p),
+            options=self._options_in_use(),
+            norm_scale=p["norm_scale"],
             reset=reset,
             lengths=lengths,
             power_weight=power_weight,
         )
         return y, STPNlState(last_step(y, lengths), c, f), power
 
-    def _step(
-        self, x: Tensor, state: STPNlState, suffix: str, power_weight: Tensor | None
+    def run_in_place(
+        self, x: Tensor, state: STPNlState, p: Parameters, power_weight: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         if self.norm_scale_learnt:
-            return super()._step(x, state, suffix, power_weight)
+            return super().run_in_place(x, state, p, power_weight)
         y, power = backends.stpn_lstm_step_(
             x,
             state.h,
             state.c,
             state.f,
-            *self._tensors(suffix),
-            options=self._in_use(),
+            *self.operands(p),
+            options=self._options_in_use(),
             power_weight=power_weight,
         )
         state.h.copy_(y)
         return y, power
 
 
-class _NeuronLayer(_Neurons, RecurrentCore):
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        stp: Granularity = "synapse",
-        plastic: Plastic = "all",
-        norm: Norm = "pre",
-        norm_over: NormOver = "neuron",
-        norm_scale: bool = False,
-        clamp: float | None = None,
-        rule: Rule = "hebb",
-        nonlinearity: Nonlinearity = "tanh",
-    ) -> None:
-        super().__init__(
-            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional
-        )
-        self._configure(stp, plastic, norm, norm_over, norm_scale, clamp, rule, nonlinearity)
-        self._build(device, dtype)
-
-
-class _NeuronCell(_Neurons, RecurrentCell):
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        stp: Granularity = "synapse",
-        plastic: Plastic = "all",
-        norm: Norm = "pre",
-        norm_over: NormOver = "neuron",
-        norm_scale: bool = False,
-        clamp: float | None = None,
-        rule: Rule = "hebb",
-        nonlinearity: Nonlinearity = "tanh",
-    ) -> None:
-        super().__init__(input_size, hidden_size, bias)
-        self._configure(stp, plastic, norm, norm_over, norm_scale, clamp, rule, nonlinearity)
-        self._build(device, dtype)
-
-
-class STPNr(_NeuronLayer):
+class STPNr(_Neurons, RecurrentCore):
     """Recurrent STPN layer: synapses on [x ; h_prev], used as `nn.RNN` is.
 
         layer = STPNr(37, 64, batch_first=True)
         y, state = layer(x)                       # (B, T, 37) -> (B, T, 64)
-        y, state = layer(x, state, reset=done)    # goes on; done (B, T): starts fresh there
+        y, state = layer(x, state, reset=done)    # goes on; done (B, T): a new sequence starts
 
     The state is a tuple of `STPNState(h, f)`, one per layer and direction: values, to be kept,
     detached (`tuple(s.detach() for s in state)`) or thrown away. Options of all STPNs:
@@ -341,11 +303,11 @@ class STPNr(_NeuronLayer):
     Parameters of layer k, with R = H rows (4H with gates, in the order i, f, g, o) and D columns
     (inputs first, then hidden units), P of them plastic: `weight_lk` (R, D), `bias_lk` (R),
     `lambda_lk` and `gamma_lk` (R, P), (R, 1) or (1, 1) by granularity, `norm_scale_lk` (R). Cells
-    go without the suffix, and write `lambda_`, as Python keeps the word for itself.
+    have no suffix; there it is `lambda_`, since `lambda` is a keyword.
     """
 
 
-class STPNf(_FeedForward, _NeuronLayer):
+class STPNf(_FeedForward, RecurrentCore):
     """Feed-forward STPN layer: synapses on x alone. Used as `STPNr`, with its options."""
 
 
@@ -355,34 +317,8 @@ class STPNl(_Gated, RecurrentCore):
     Used as `STPNr`; the state is a tuple of `STPNlState(h, c, f)`.
     """
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        stp: Granularity = "synapse",
-        plastic: Plastic = "all",
-        norm: Norm = "pre",
-        norm_over: NormOver = "neuron",
-        norm_scale: bool = False,
-        clamp: float | None = None,
-        rule: Rule = "hebb",
-    ) -> None:
-        super().__init__(
-            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional
-        )
-        self._configure(stp, plastic, norm, norm_over, norm_scale, clamp, rule)
-        self._build(device, dtype)
 
-
-class STPNrCell(_NeuronCell):
+class STPNrCell(_Neurons, RecurrentCell):
     """One step of `STPNr`: `h, state = cell(x, state)`, x (B, I) or (I,), state `STPNState(h, f)`.
 
     In an endless stream, `cell(x, state, inplace=True)` under `torch.no_grad()` overwrites the
@@ -390,29 +326,9 @@ class STPNrCell(_NeuronCell):
     """
 
 
-class STPNfCell(_FeedForward, _NeuronCell):
+class STPNfCell(_FeedForward, RecurrentCell):
     """One step of `STPNf`, used as `STPNrCell`."""
 
 
 class STPNlCell(_Gated, RecurrentCell):
     """One step of `STPNl`, used as `STPNrCell`, state `STPNlState(h, c, f)`."""
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        stp: Granularity = "synapse",
-        plastic: Plastic = "all",
-        norm: Norm = "pre",
-        norm_over: NormOver = "neuron",
-        norm_scale: bool = False,
-        clamp: float | None = None,
-        rule: Rule = "hebb",
-    ) -> None:
-        super().__init__(input_size, hidden_size, bias)
-        self._configure(stp, plastic, norm, norm_over, norm_scale, clamp, rule)
-        self._build(device, dtype)

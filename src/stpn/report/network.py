@@ -111,7 +111,7 @@ def export(model: SequenceModel) -> dict[str, Any]:
         raise NotShown("it reads the sequence from both ends, so it has no steps to show")
     return {
         "symbols": ALPHABET,
-        "layers": [_layer(core, size, suffix) for size, suffix in core._layers()],
+        "layers": [_layer(core, size, suffix) for size, suffix in core.layers],
         "readout": {
             "weight": _base64(model.readout.weight),
             "bias": _base64(model.readout.bias),
@@ -158,17 +158,17 @@ def _modulated(core: ModPlast, suffix: str) -> dict[str, Any]:
     """Synapses (H, I+H), of which the recurrent ones are plastic to the degree of alpha (H, H)."""
     import torch
 
-    get = core._parameter
-    weight = torch.cat([get("weight_ih", suffix), get("weight_hh", suffix)], dim=1)
-    rate, offset = get("eta", suffix), get("modulator_bias", suffix)
+    p = core.layer_parameters(suffix)
+    weight = torch.cat([p["weight_ih"], p["weight_hh"]], dim=1)
+    rate, offset = p["eta"], p["modulator_bias"]
     return {
         "kind": "modplast",
         "rows": weight.shape[0],
         "columns": weight.shape[1],
         "weight": _base64(weight),
-        "bias": _base64(get("bias", suffix)),
-        "alpha": _base64(get("alpha", suffix)),
-        "modulator": _base64(get("modulator_weight", suffix)),
+        "bias": _base64(p["bias"]),
+        "alpha": _base64(p["alpha"]),
+        "modulator": _base64(p["modulator_weight"]),
         "modulator_bias": None if offset is None else offset.item(),
         "eta": None if rate is None else rate.item(),
     }
@@ -176,17 +176,16 @@ def _modulated(core: ModPlast, suffix: str) -> dict[str, Any]:
 
 def _fast(core: FastWeights, suffix: str) -> dict[str, Any]:
     """Slow synapses (H, I+H), and beside them columns for the fast ones (H, H)."""
-    get = core._parameter
-    weight = get("weight", suffix)
-    assert weight is not None
+    p = core.layer_parameters(suffix)
+    weight = p["weight"]
     return {
         "kind": "fastweights",
         "rows": weight.shape[0],
         "columns": weight.shape[1] + core.hidden_size,
         "weight": _base64(weight),
-        "bias": _base64(get("bias", suffix)),
-        "ln_weight": _base64(get("ln_weight", suffix)),
-        "ln_bias": _base64(get("ln_bias", suffix)),
+        "bias": _base64(p["bias"]),
+        "ln_weight": _base64(p["ln_weight"]),
+        "ln_bias": _base64(p["ln_bias"]),
         "decay": core.decay,
         "rate": core.rate,
         "steps": core.steps,
@@ -201,21 +200,18 @@ def _synapses(
     import torch
 
     from stpn.nn.hebbff import HebbFF
-    from stpn.nn.recurrent import LSTM, MLP, RNN
     from stpn.nn.stpn import STPNf, STPNl, STPNr
+    from stpn.nn.torch_cores import LSTM, MLP, RNN
     from stpn.ops.reference import STPNOptions
 
-    if isinstance(core, STPNf | STPNr | STPNl):
-        norm_scale = core._parameter("norm_scale", suffix)
-        return (*core._tensors(suffix), core._options, norm_scale)
-    if isinstance(core, HebbFF):
-        options = STPNOptions(recurrent=False, norm=None, nonlinearity="sigmoid")
-        return (*core._tensors(suffix), options, None)
+    p = core.layer_parameters(suffix)
+    if isinstance(core, STPNf | STPNr | STPNl | HebbFF):
+        return (*core.operands(p), core.stpn_options, p.get("norm_scale"))
     if isinstance(core, MLP):
-        weight, bias = (core._parameter(name, suffix) for name in ("weight", "bias"))
+        weight, bias = p["weight"], p["bias"]
         options = STPNOptions(recurrent=False, norm=None)
     elif isinstance(core, RNN | LSTM):
-        weight_ih, weight_hh, *biases = core._weights(suffix)
+        weight_ih, weight_hh, *biases = core.operands(p)
         weight, bias = torch.cat([weight_ih, weight_hh], dim=1), sum(biases) if biases else None
         options = STPNOptions(recurrent=True, norm=None)
         if isinstance(core, RNN):

@@ -123,17 +123,12 @@ def read_rates(source: str | Path, *, layer: int = 1) -> Rates:
 
 def rates_of(core: RecurrentCore, *, layer: int = 1) -> Rates:
     """Lambda and gamma of one layer of a core."""
-    suffixes = [suffix for _, suffix in core._layers()]
-    _check_layer(layer, len(suffixes))
-    lambda_, gamma = (core._parameter(name, suffixes[layer - 1]) for name in ("lambda", "gamma"))
-    assert lambda_ is not None
-    assert gamma is not None
-    weight = core._parameter("weight", suffixes[layer - 1])
-    assert weight is not None
+    _check_layer(layer, len(core.layers))
+    p = core.layer_parameters(core.layers[layer - 1].suffix)
     return Rates(
-        lambda_.detach().double().numpy(),
-        gamma.detach().double().numpy(),
-        _row_names(core, weight.shape[0]),
+        p["lambda"].detach().double().numpy(),
+        p["gamma"].detach().double().numpy(),
+        _row_names(core, p["weight"].shape[0]),
     )
 
 
