@@ -1,6 +1,6 @@
-"""The kernels under AddressSanitizer and UndefinedBehaviorSanitizer.
+"""The kernels under AddressSanitizer and UndefinedBehaviorSanitizer, and under ThreadSanitizer.
 
-They are built anew with both, and run in a process that has the sanitizers' runtime loaded first.
+They are built anew with the first two, and run in a process that has their runtime loaded first.
 Arrays that a kernel keeps in its own memory are apart from each other there (csrc/lane.h, Arena).
 """
 
@@ -101,7 +101,13 @@ print("calls", calls)
 """
 
 
-def runtimes() -> list[str]:
+# Without the optimiser, which takes minutes over the checks.
+FLAGS = (
+    "-O0 -g1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
+)
+
+
+def runtimes(*names: str) -> list[str]:
     """The sanitizers' libraries of the compiler, empty if it has none."""
     compiler = shutil.which("g++")
     if compiler is None:
@@ -110,7 +116,7 @@ def runtimes() -> list[str]:
         subprocess.run(
             [compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True
         ).stdout.strip()
-        for name in ("libasan.so", "libubsan.so")
+        for name in names
     ]
     return found if all(Path(path).is_absolute() for path in found) else []
 
@@ -121,15 +127,15 @@ def test_no_access_out_of_bounds_and_no_undefined_behaviour(tmp_path: Path) -> N
     # Those of this environment first, which is not on the path unless it was activated.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     cmake, ninja = (shutil.which(name, path=path) for name in ("cmake", "ninja"))
-    libraries = runtimes()
+    libraries = runtimes("libasan.so", "libubsan.so")
     if cmake is None or ninja is None or not libraries:
         pytest.skip("needs cmake, ninja and g++ with its sanitizers")
     pytest.importorskip("nanobind")
     build = [
         [cmake, "-G", "Ninja", "-S", ROOT, "-B", tmp_path, f"-DCMAKE_MAKE_PROGRAM={ninja}",
          f"-DPython_EXECUTABLE={sys.executable}",
-         "-DCMAKE_CXX_COMPILER=g++", "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-g1",
-         "-DSTPN_SANITIZE=ON", "-DSTPN_INSTRUCTION_SETS="],
+         "-DCMAKE_CXX_COMPILER=g++", "-DCMAKE_BUILD_TYPE=Debug", f"-DCMAKE_CXX_FLAGS_DEBUG={FLAGS}",
+         "-DSTPN_INSTRUCTION_SETS="],
         [cmake, "--build", tmp_path],
     ]  # fmt: skip
     for command in build:
@@ -150,3 +156,23 @@ def test_no_access_out_of_bounds_and_no_undefined_behaviour(tmp_path: Path) -> N
     report = (done.stdout + done.stderr)[-6000:]
     assert done.returncode == 0, report
     assert done.stdout.strip() == "calls 288", report
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_no_race_between_threads_and_callers(tmp_path: Path) -> None:
+    """The kernels and their teams without Python, whose threads ThreadSanitizer does not know."""
+    if not runtimes("libtsan.so"):
+        pytest.skip("needs g++ with ThreadSanitizer")
+    sources = [path for path in (ROOT / "csrc").glob("*.cpp") if path.name != "module.cpp"]
+    program = tmp_path / "races"
+    build = [
+        "g++", "-std=c++17", "-O1", "-g1", "-fsanitize=thread", "-pthread", "-Wno-psabi",
+        "-DSTPN_ISA=baseline", '-DSTPN_ISA_NAME="baseline"', "-DSTPN_FLOAT_ONLY",
+        f"-I{ROOT / 'csrc'}", *sources, Path(__file__).with_name("races.cpp"), "-o", program,
+    ]  # fmt: skip
+    done = subprocess.run(build, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-6000:]
+    done = subprocess.run([program], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
+    assert done.stdout == "calls 168\n"
