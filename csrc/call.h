@@ -85,4 +85,7 @@ void run_team(int threads, void (*body)(void*, int, int), void* context);
 // members add up.
 void* scratch(int slot, uint64_t bytes);
 
+// After a call: a slot of many megabytes goes back to the system.
+void give_back(int slot);
+
 }  // namespace stpn

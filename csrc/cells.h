@@ -12,6 +12,13 @@ template <class T, class F> STPN_INLINE void vectors(idx n, F body) {
   for (idx i = 0; i < n; i += kLanes<T>) body(i);
 }
 
+// Of an array of whole vectors.
+template <class T> STPN_INLINE bool finite(const T* values, idx n) {
+  V<T> rest{};
+  vectors<T>(n, [&](idx i) STPN_LAMBDA { rest += load(values + i) * T(0); });
+  return sum(rest) == T(0);
+}
+
 template <class T> STPN_INLINE void activate(Activation kind, const T* z, T* out, idx n) {
   switch (kind) {
     case Activation::kTanh: vectors<T>(n, [&](idx i) STPN_LAMBDA { store(out + i, tanh(load(z + i))); }); break;
@@ -26,7 +33,7 @@ template <class T> STPN_INLINE V<T> through(Activation kind, V<T> act, V<T> dact
   switch (kind) {
     case Activation::kTanh: return dact * (one - act * act);
     case Activation::kSigmoid: return dact * act * (one - act);
-    default: return act > V<T>{} ? dact : V<T>{};
+    default: return act <= V<T>{} ? V<T>{} : dact;  // like torch's, also of NaN
   }
 }
 
@@ -98,7 +105,7 @@ STPN_INLINE void coefficients(const Shared<P, K>& sh, Neurons<typename P::T>& la
       E dn = get<P>(record + at.a, i) * dzi;
       if constexpr (P::norm == kNormPre) dn += get<P>(s2, i) * inverse;
       if constexpr (P::power) {
-        dn += dP * get<P>(record + at.gp, i) * inverse;
+        if (sh.call.dpower) dn += dP * get<P>(record + at.gp, i) * inverse;
         set<P>(c4, i, dP * inverse);
       }
       const E to_u = dzi * inverse, to_g = -dn * inverse * inverse;
@@ -106,9 +113,9 @@ STPN_INLINE void coefficients(const Shared<P, K>& sh, Neurons<typename P::T>& la
       set<P>(c2, i, to_g);
       if constexpr (P::norm == kNormPost) {
         E deff = get<P>(s2, i) + to_u * get<P>(record + at.fu, i) + to_g * get<P>(record + at.fg, i);
-        if constexpr (P::power) deff += dP * inverse * get<P>(record + at.fp, i);
-        const E e = get<P>(eff, i);
-        set<P>(c3, i, -free_f * e * e * e * deff);
+        if constexpr (P::power) deff += dP * inverse * (sh.call.dpower ? get<P>(record + at.fp, i) : E{});
+        const E e = get<P>(eff, i), share = free_f * e;
+        set<P>(c3, i, share == T(0) ? E{} : -share * e * e * deff);  // an infinite norm leaves no gradient
       }
     }
   }

@@ -26,7 +26,7 @@ template <class P, CellKind K> int strips_per_sequence(const Shared<P, K>& share
   return int(most < 1 ? 1 : possible < most ? possible : most);
 }
 
-STPN_INLINE idx threads_of(const Call& c) { return c.threads < 256 ? c.threads : 256; }
+STPN_INLINE idx threads_of(const Call& c) { return c.threads < 1 ? 1 : c.threads < 256 ? c.threads : 256; }
 STPN_INLINE idx ceil_div(idx a, idx b) { return (a + b - 1) / b; }
 
 template <class P, CellKind K> int team_size(const Shared<P, K>& shared) {
@@ -62,8 +62,9 @@ template <class P, CellKind K> void work(void* context, int member, int members)
   try {
     take_part(job, member, members);
   } catch (...) {
-    job.failed = true;
+    __atomic_store_n(&job.failed, true, __ATOMIC_RELAXED);
   }
+  give_back(1);
 }
 
 template <class P, CellKind K> void run_job(Job<P, K>& job, int team) {
@@ -164,6 +165,18 @@ constexpr bool kTriedAcross = kVectorBytes == 32;
 #endif
 template <CellKind K> constexpr bool kHasAcross = kTriedAcross && K != CellKind::kLstm;
 
+// A reset of one sequence across is an update that makes zero of zeros, which takes rates that are
+// finite.
+template <class P> bool resets_across(const Call& c, idx R, idx D) {
+  using T = typename P::T;
+  if (!P::rates || !c.reset) return true;
+  T rest = 0;
+  const idx of_lambda = (c.lambda_sr ? R : 1) * (c.lambda_sc ? D : 1), of_gamma = (c.gamma_sr ? R : 1) * (c.gamma_sc ? D : 1);
+  for (idx k = 0; k < of_lambda; ++k) rest += at<T>(c.lambda)[k] * T(0);
+  for (idx k = 0; k < of_gamma; ++k) rest += at<T>(c.gamma)[k] * T(0);
+  return rest == T(0);
+}
+
 template <bool BACKWARD, class P, CellKind K> bool goes_across(const Call& c) {
   using T = typename P::T;
   constexpr idx L = kLanes<T>;
@@ -173,7 +186,7 @@ template <bool BACKWARD, class P, CellKind K> bool goes_across(const Call& c) {
   const idx D = K == CellKind::kModPlast || K == CellKind::kFastWeights ? c.H : c.I + (c.recurrent ? c.H : 0);
   const double along = double(ceil_div(c.B, threads)), across = kAcross * double(L * ceil_div(c.B / L, threads));
   const bool fits = c.H * D * idx(sizeof(T)) * L <= kAcrossBytes;
-  return c.B && possible && c.T >= kAcrossSteps && fits && across < along;
+  return c.B && possible && c.T >= kAcrossSteps && fits && across < along && resets_across<P>(c, c.H, D);
 }
 
 template <bool BACKWARD, class P, CellKind K> void run_as(const Call& c) {
@@ -233,6 +246,7 @@ template <bool BACKWARD, class T, CellKind K, bool CLAMP, bool ALPHA, bool OWN_P
 }
 
 template <bool BACKWARD, class T> void choose(const Call& c) {
+  if (c.B < 0 || c.T < 1 || c.I < 0 || c.H < 0) invalid("sizes: expected B, I and H from 0 on, T from 1 on");
   if (c.activation < 0 || c.activation > int64_t(Activation::kRelu)) invalid("activation: not a value of Activation");
   switch (CellKind(c.cell)) {
     case CellKind::kPlain: return choose_norm<BACKWARD, T, CellKind::kPlain>(c);

@@ -23,7 +23,7 @@ template <class P, CellKind K> class Member {
   idx every = 0, checkpoints = 0;  // of the backward pass
   Gradients<P, K> grads;
   Neurons<T> lanes[kGroup<P>];
-  Lane<T>* active[kGroup<P>];
+  Lane<T>*active[kGroup<P>], *fresh_lanes[kGroup<P>];
 
  public:
   // For at most `most` lanes; `gradients` is null for a forward pass.
@@ -54,7 +54,7 @@ template <class P, CellKind K> class Member {
     while (root * root < sh.T_) ++root;
     idx few = root < 4 ? root : root / 4 < 4 ? 4 : root / 4;
     if (sh.T_ / few * step > many) few = root;  // with which segment and checkpoints take least
-    every = c.segment_bytes / step;
+    every = step ? c.segment_bytes / step : sh.T_;  // there may be no synapses
     if (every < few) every = few;
     if (every > sh.T_) every = sh.T_;
     checkpoints = (sh.T_ + every - 1) / every;
@@ -162,7 +162,7 @@ template <class P, CellKind K> class Member {
   void finish(Neurons<T>& lane) {
     if constexpr (kUpdatesFirst) return store_rows(lane, c.f_T, lane.f_src);
     lane.f_dst = s.D == s.Dp ? rows(c.f_T, lane.b) : lane.f_own;
-    update_sweep<P>(s, lane);
+    update_sweep<P, false>(s, lane);
     if constexpr (P::norm == kNormPost)
       for (idx i = 0; i < s.R; ++i)
         vectors<T>(s.Dp, [&](idx d) STPN_LAMBDA {
@@ -185,13 +185,26 @@ template <class P, CellKind K> class Member {
     }
   }
 
-  // A sequence starts afresh at a later step than the first.
+  // A sequence starts afresh at a later step than the first. Across, others of its lane go on, so
+  // that the sweep is to make zeros of zeros; along, there is no update to make.
   void forget(Neurons<T>& lane, idx k) {
     if (lane.f_src != lane.f_own) copy(lane.f_own, lane.f_src, s.R * s.Dp), lane.f_src = lane.f_own;
     put<P>(lane.f_own, s.R * s.Dp, k, T(0));
     put<P>(lane.h, sh.Hn, k, T(0)), put<P>(lane.c, sh.Hn, k, T(0)), put<P>(lane.post, s.Rp, k, T(0));
     put<P>(lane.u_prev, s.Dp, k, T(0)), put<P>(lane.pre_prev, s.Dp, k, T(0));
-    put<P>(lane.kept, sh.Rn, k, T(1));
+    put<P>(lane.kept, sh.Rn, k, T(1)), put<P>(lane.eff, sh.Rn, k, T(1));
+  }
+
+  // A sweep of lanes that update their F first, or do not.
+  void sweep(Lane<T>* const* some, int n, bool update) {
+    if (!update) return forward_sweep<P, false>(s, some, n);
+    forward_sweep<P, true>(s, some, n);
+    for (int k = 0; k < n; ++k) {
+      Neurons<T>& lane = static_cast<Neurons<T>&>(*some[k]);
+      lane.f_src = lane.f_dst = lane.f_own;
+      if constexpr (P::clamp && !P::across)
+        if (!finite(lane.gu, s.Rp)) forward_sweep_again<P>(s, &lane);
+    }
   }
 
   void forward_group(idx n) {
@@ -201,23 +214,24 @@ template <class P, CellKind K> class Member {
       if (lanes[k].len > longest) longest = lanes[k].len;
     }
     for (idx t = 0; t < longest; ++t) {
-      int running = 0;
+      int running = 0, starting = 0;
       for (idx k = 0; k < n; ++k) {
         Neurons<T>& lane = lanes[k];
         if (t >= lane.len) continue;
-        active[running++] = &lane;
         if (t > 0) each_fresh(lane, t, [&](idx which) { forget(lane, which); });
+        const bool starts = !kUpdatesFirst && (t == 0 || (!P::across && any_fresh(lane, t)));
+        if (starts) fresh_lanes[starting++] = &lane;
+        else active[running++] = &lane;
         if constexpr (!kInner) gather<P>(lane.u, x(lane.b, t), c.x_sb, sh.I);
         if (sh.has_hidden && K != CellKind::kFastWeights) copy(lane.u + (kInner ? 0 : sh.I * P::wide), lane.h, sh.Hn);
         Cell<P, K>::input(sh, lane, inner_x(lane, t));
-        if constexpr (P::power) square(lane.u, lane.u2, nullptr);
+        if (P::power && c.power_weight) square(lane.u, lane.u2, nullptr);
       }
-      const bool updates = t > 0 || kUpdatesFirst;
-      if (updates) forward_sweep<P, true>(s, active, running);
-      else forward_sweep<P, false>(s, active, running);
+      sweep(active, running, true);
+      sweep(fresh_lanes, starting, false);
+      for (int k = 0; k < starting; ++k) active[running++] = fresh_lanes[k];
       for (int k = 0; k < running; ++k) {
         Neurons<T>& lane = static_cast<Neurons<T>&>(*active[k]);
-        if (updates) lane.f_src = lane.f_dst = lane.f_own;
         const T* p = P::across ? lane.x_own : x(lane.b, t);
         const Each<P> power = Cell<P, K>::settle(sh, lane, p, record(lane.b, t));
         if (P::power && sh.power) scatter_one(lane, sh.power, t, power);
@@ -285,7 +299,7 @@ template <class P, CellKind K> class Member {
       idx run = 1;  // up to the next fresh start
       while (run < n && !any_fresh(lane, t + run)) ++run;
       const idx k = t - t0 + 1;
-      replay<P, KEEP>(s, from, to, run, lane.pre_block + k * s.Dp, lane.post_block + k * s.Rp, lane.kept_block + k * s.Rp);
+      replay<P, KEEP>(s, from, t == 0, to, run, lane.pre_block + k * s.Dp, lane.post_block + k * s.Rp, lane.kept_block + k * s.Rp);
       n -= run, t += run;
       T* last = KEEP ? to + (run - 1) * size : to;
       each_fresh(lane, t, [&](idx which) { put<P>(last, size, which, T(0)); });
@@ -300,7 +314,7 @@ template <class P, CellKind K> class Member {
       load_hidden(lane);
       copy(lane.post_block, lane.h, sh.Hn), copy(lane.pre_block, lane.h, sh.Hn);
       for (idx i = 0; i < sh.Rn; ++i) lane.kept_block[i] = T(1);
-      replay<P, false>(s, to, to, 1, lane.pre_block, lane.post_block, lane.kept_block);
+      replay<P, false>(s, to, true, to, 1, lane.pre_block, lane.post_block, lane.kept_block);
     }
   }
 
@@ -319,7 +333,7 @@ template <class P, CellKind K> class Member {
     lane.post = lane.post_block + k * s.Rp, lane.post_prev = lane.post - s.Rp;
     lane.kept = lane.kept_block + k * s.Rp, lane.kept_prev = lane.kept - s.Rp;
     lane.eff = lane.eff_block + k * s.Rp;
-    if constexpr (P::power) square(lane.u, lane.u2, lane.u_w);
+    if (P::power && c.dpower) square(lane.u, lane.u2, lane.u_w);
   }
 
   // dL/dF after the last step, from the gradient of the final state, and the sums of that step.
@@ -337,27 +351,30 @@ template <class P, CellKind K> class Member {
     lane.eff = lane.c1;  // free until the sweep
     lane.post = lane.post_prev, lane.kept = lane.kept_prev;
     lane.f_src = f_of(lane, t0, lane.len - 1), lane.f_dst = lane.f_own;
-    update_sweep<P>(s, lane);
+    lane.masked = lane.len > 1;
+    update_sweep<P, true>(s, lane);
     for (idx i = 0; i < s.R; ++i) {
-      T *D = lane.dF + i * s.Dp, *f = lane.f_own + i * s.Dp;
+      T *D = lane.dF + i * s.Dp, *f_row = lane.f_own + i * s.Dp;
       const V<T> limit = splat(s.clamp);
       V<T> dot{}, scale{}, eff = splat(T(1));
       if constexpr (P::norm == kNormPost) {
-        vectors<T>(s.Dp, [&](idx d) STPN_LAMBDA { dot += load(D + d) * load(f + d); });
+        vectors<T>(s.Dp, [&](idx d) STPN_LAMBDA { dot += load(D + d) * clamped<P>(load(f_row + d), limit); });
         const Each<P> e = get<P>(lane.eff, i);
         eff = spread<P>(e);
         scale = spread<P>(-e * e * e * total<P>(dot));
       }
       vectors<T>(s.Dp, [&](idx d) STPN_LAMBDA {
         V<T> grad = load(D + d);
+        const V<T> before = load(f_row + d), f = clamped<P>(before, limit);
         if constexpr (P::norm == kNormPost) {
-          const V<T> dm = scale * (parameter<P>(parameter_row<P>(s, i), d, kW) + load(f + d));
+          const V<T> dm = scale * (parameter<P>(parameter_row<P>(s, i), d, kW) + f);
           T* dw = slot<P>(grads.synapses + i * s.Dp * kSlots<P>, d, kW);
           store(dw, load(dw) + dm);
           grad = grad * eff + dm;
         }
-        if constexpr (P::clamp) grad = abs(load(f + d)) < limit ? grad : V<T>{};
+        if constexpr (P::clamp) grad = abs(before) <= limit ? grad : V<T>{};
         store(D + d, grad);
+        store(f_row + d, f);
       });
     }
     sums_sweep<P>(s, lane, lane.f_own);

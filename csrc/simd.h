@@ -137,7 +137,10 @@ STPN_INLINE Vec<float>::type tanh(Vec<float>::type x) {
   return a < splat(0.625f) ? small : (x < splat(0.0f) ? -large : large);
 }
 
-STPN_INLINE Vec<float>::type sigmoid(Vec<float>::type x) { return 1.0f / (1.0f + exp(-x)); }
+// Zero where the true exp overflows: an infinite synapse of a silent neuron is to show, as 0 times it.
+STPN_INLINE Vec<float>::type sigmoid(Vec<float>::type x) {
+  return x < splat(-88.73f) ? splat(0.0f) : 1.0f / (1.0f + exp(-x));
+}
 
 STPN_INLINE Vec<double>::type tanh(Vec<double>::type x) {
   Vec<double>::type r{};

@@ -19,9 +19,10 @@
 
 namespace stpn::STPN_ISA {
 
-// What a row is divided by: its norm plus a tiny number, or 1 where all its synapses are zero.
+// What a row is divided by: its norm plus a tiny number, or 1 where all its synapses are zero. Or one
+// is NaN, as in the specification: the others of its row are what they would be.
 template <class T> STPN_INLINE V<T> divisor(V<T> square) {
-  return square == V<T>{} ? splat(T(1)) : sqrt<T>(square) + T(1e-16);
+  return square > V<T>{} ? sqrt<T>(square) + T(1e-16) : splat(T(1));
 }
 template <class P> STPN_INLINE Each<P> inverse_norm(Each<P> square) {
   return unspread<P>(Row<P>(1) / divisor<Row<P>>(spread<P>(square)));
@@ -45,7 +46,7 @@ template <class T> struct Lane {
   // Backward, at step t. dF is dL/dF_{t+1} on entry of a sweep and dL/dF_t on leaving it, already
   // masked where F was clamped.
   T* dF;                            // (R, Dp)
-  const T* F;                       // (R, Dp) F_t
+  const T* F;                       // (R, Dp) F_t before its clamp
   T *post_prev, *kept_prev, *u_w;   // (Rp), (Rp), (Dp): of step t-1; u_w: weight * u, for power
   T *c1, *c2, *c3, *c4;             // (Rp) dG = c1 u + c2 G + c4 u2 sign(G), and c3 (W + F) from norm post
   T *s1, *s2;                       // (Rp) sums for the step before
@@ -62,14 +63,15 @@ template <class P> STPN_INLINE V<Row<P>> post_of(const Synapses<Row<P>>& s, cons
   return spread<P>(P::rates ? get<P>(post, i) : get<P>(post, i) * s.gamma);
 }
 
-// F of the next step at column d of a row.
+// F of the next step at column d of a row, before its clamp.
 template <class P>
-STPN_INLINE V<Row<P>> updated(V<Row<P>> f, V<Row<P>> lambda, V<Row<P>> gamma, V<Row<P>> pre, V<Row<P>> kept, V<Row<P>> post,
-                              V<Row<P>> limit) {
-  if constexpr (P::rates) f = (lambda * f) * kept + (gamma * pre) * post;
-  else f = f * kept + pre * post;
-  if constexpr (P::clamp) f = clamp<Row<P>>(f, limit);
-  return f;
+STPN_INLINE V<Row<P>> updated(V<Row<P>> f, V<Row<P>> lambda, V<Row<P>> gamma, V<Row<P>> pre, V<Row<P>> kept, V<Row<P>> post) {
+  if constexpr (P::rates) return (lambda * f) * kept + (gamma * pre) * post;
+  else return f * kept + pre * post;
+}
+template <class P> STPN_INLINE V<Row<P>> clamped(V<Row<P>> f, V<Row<P>> limit) {
+  if constexpr (P::clamp) return clamp<Row<P>>(f, limit);
+  else return f;
 }
 template <class P> STPN_INLINE V<Row<P>> lambda_at(const Row<P>* row, idx d) {
   if constexpr (P::rates) return parameter<P>(row, d, kLambda);
@@ -80,8 +82,15 @@ template <class P> STPN_INLINE V<Row<P>> gamma_at(const Row<P>* row, idx d) {
   else return V<Row<P>>{};
 }
 
-// Whether a condition holds for all sequences of a lane.
-template <class P> STPN_INLINE bool for_all(decltype(Each<P>{} < Each<P>{}) holds) {
+// Padding of a row of F is zero, but for an infinite `post`: 0 times infinity. A clamp makes finite
+// numbers of the synapses, so their sums must not see it.
+template <class P> STPN_INLINE void clear_padding(const Synapses<Row<P>>& s, Row<P>* row) {
+  for (idx d = s.D * P::wide; d < s.Dp; ++d) row[d] = 0;
+}
+
+// Whether a condition holds, for each sequence of a lane, and for all of them.
+template <class P> using Holds = decltype(Each<P>{} < Each<P>{});
+template <class P> STPN_INLINE bool for_all(Holds<P> holds) {
   if constexpr (P::across) {
     typedef int64_t Words __attribute__((vector_size(kVectorBytes)));
     int64_t all = -1;
@@ -93,10 +102,10 @@ template <class P> STPN_INLINE bool for_all(decltype(Each<P>{} < Each<P>{}) hold
 }
 
 // Norm post, of row i: eff, and the sums of G = W + eff F, from W.u, F.u, W.F, F.F and W.W. An F that
-// no update made is taken as it is. False where W and F cancel, or something is not finite: then the
-// sums must be taken of G itself.
+// no update made is taken as it is. Returns for which sequences they hold: not where W and F cancel,
+// or something is not finite. There the sums must be taken of G itself.
 template <class P, bool UPDATE>
-STPN_INLINE bool post_sums(const Synapses<Row<P>>& s, Lane<Row<P>>& lane, idx i, V<Row<P>> w_u, V<Row<P>> f_u,
+STPN_INLINE Holds<P> post_sums(const Synapses<Row<P>>& s, Lane<Row<P>>& lane, idx i, V<Row<P>> w_u, V<Row<P>> f_u,
                            V<Row<P>> w_f, V<Row<P>> f_f) {
   using T = Row<P>;
   using E = Each<P>;
@@ -109,12 +118,17 @@ STPN_INLINE bool post_sums(const Synapses<Row<P>>& s, Lane<Row<P>>& lane, idx i,
   set<P>(lane.fu, i, fu);
   set<P>(lane.fg, i, wf + eff * ff);
   const T little = T(1) / 16;
-  return for_all<P>(mm >= little * (ww + ff)) && for_all<P>(gg >= little * (ww + eff * eff * ff)) && for_all<P>(gu == gu);
+  return (mm >= little * (ww + ff)) & (gg >= little * (ww + eff * eff * ff)) & (gu == gu);
 }
 
-// The same, of G itself.
+// The same of G itself, for the sequences where `holds` is false: the others keep what they have.
 template <class P, bool UPDATE>
-__attribute__((noinline)) void post_sums_of_g(const Synapses<Row<P>>& s, Lane<Row<P>>& lane, idx i, const Row<P>* f_row) {
+__attribute__((noinline)) void post_sums_of_g(const Synapses<Row<P>>& s, Lane<Row<P>>& lane, idx i, const Row<P>* f_row,
+                                              Holds<P> holds) {
+  const auto replace = [&](Row<P>* of_rows, V<Row<P>> sums) STPN_LAMBDA {
+    const Each<P> value = total<P>(sums);
+    set<P>(of_rows, i, holds ? get<P>(of_rows, i) : value);
+  };
   using T = Row<P>;
   const T* row = parameter_row<P>(s, i);
   V<T> mm{}, gu{}, gg{}, fu{}, fg{};
@@ -122,7 +136,7 @@ __attribute__((noinline)) void post_sums_of_g(const Synapses<Row<P>>& s, Lane<Ro
     const V<T> m = parameter<P>(row, d, kW) + load(f_row + d);
     mm += m * m;
   }
-  if constexpr (UPDATE) set<P>(lane.eff, i, inverse_norm<P>(total<P>(mm)));
+  if constexpr (UPDATE) set<P>(lane.eff, i, holds ? get<P>(lane.eff, i) : inverse_norm<P>(total<P>(mm)));
   const V<T> eff = factor<P>(lane.eff, i);
   for (idx d = 0; d < s.Dp; d += kLanes<T>) {
     const V<T> f = load(f_row + d), u = load(lane.u + d), g = parameter<P>(row, d, kW) + eff * f;
@@ -131,10 +145,10 @@ __attribute__((noinline)) void post_sums_of_g(const Synapses<Row<P>>& s, Lane<Ro
     fu += f * u;
     fg += f * g;
   }
-  set<P>(lane.gu, i, total<P>(gu));
-  set<P>(lane.gg, i, total<P>(gg));
-  set<P>(lane.fu, i, total<P>(fu));
-  set<P>(lane.fg, i, total<P>(fg));
+  replace(lane.gu, gu);
+  replace(lane.gg, gg);
+  replace(lane.fu, fu);
+  replace(lane.fg, fg);
 }
 
 // In the sweeps all addresses are local variables: through a pointer to a lane the compiler would
@@ -169,7 +183,8 @@ STPN_INLINE void forward_tile(const Synapses<Row<P>>& s, Lane<Row<P>>* const* la
   auto present = [&](int r, int b, idx d) STPN_LAMBDA -> V<T> {
     const V<T> f = load(src[r][b] + d);
     if constexpr (!UPDATE) return f;
-    return updated<P>(f, lambda_at<P>(row[r], d), gamma_at<P>(row[r], d), load(pre[b] + d), kept[r][b], post[r][b], limit);
+    return clamped<P>(updated<P>(f, lambda_at<P>(row[r], d), gamma_at<P>(row[r], d), load(pre[b] + d), kept[r][b], post[r][b]),
+                      limit);
   };
   for (idx d = 0; d < Dp; d += L) {
     for (int r = 0; r < NR; ++r) {
@@ -197,8 +212,8 @@ STPN_INLINE void forward_tile(const Synapses<Row<P>>& s, Lane<Row<P>>* const* la
       Lane<T>& lane = *lanes[b];
       const T* f_now = UPDATE ? dst[r][b] : src[r][b];
       if constexpr (P::norm == kNormPost) {
-        if (!post_sums<P, UPDATE>(s, lane, i + r, wu[r][b], fu[r][b], wf[r][b], ff[r][b]))
-          post_sums_of_g<P, UPDATE>(s, lane, i + r, f_now);
+        const auto holds = post_sums<P, UPDATE>(s, lane, i + r, wu[r][b], fu[r][b], wf[r][b], ff[r][b]);
+        if (!for_all<P>(holds)) post_sums_of_g<P, UPDATE>(s, lane, i + r, f_now, holds);
       } else {
         set<P>(lane.gu, i + r, total<P>(gu[r][b]));
       }
@@ -220,40 +235,48 @@ STPN_INLINE void forward_tile(const Synapses<Row<P>>& s, Lane<Row<P>>* const* la
     }
 }
 
-// The update that ends a sequence; norm post finds its last eff.
-template <class P> STPN_INLINE void update_row(const Synapses<Row<P>>& s, Lane<Row<P>>& lane, idx i) {
+// The update that ends a sequence; norm post finds its last eff. The backward pass has and wants F as
+// it is BEFORE its clamp.
+template <class P, bool BEFORE> STPN_INLINE void update_row(const Synapses<Row<P>>& s, Lane<Row<P>>& lane, idx i) {
   using T = Row<P>;
   const idx Dp = s.Dp;
   const V<T> post = post_of<P>(s, lane.post, i), kept = kept_of<P>(s, lane.kept, i), limit = splat(s.clamp);
   const T *pre = P::own_pre ? lane.pre_prev : lane.u_prev, *row = parameter_row<P>(s, i);
   const T* src = lane.f_src + i * Dp;
   T* dst = lane.f_dst + i * Dp;
-  V<T> mm{};
   for (idx d = 0; d < Dp; d += kLanes<T>) {
-    const V<T> f = updated<P>(load(src + d), lambda_at<P>(row, d), gamma_at<P>(row, d), load(pre + d), kept, post, limit);
-    if constexpr (P::norm == kNormPost) {
-      const V<T> g = parameter<P>(row, d, kW) + f;
+    const V<T> stored = load(src + d), last = BEFORE && lane.masked ? clamped<P>(stored, limit) : stored;
+    const V<T> f = updated<P>(last, lambda_at<P>(row, d), gamma_at<P>(row, d), load(pre + d), kept, post);
+    store(dst + d, BEFORE ? f : clamped<P>(f, limit));
+  }
+  clear_padding<P>(s, dst);
+  if constexpr (P::norm == kNormPost) {
+    V<T> mm{};
+    for (idx d = 0; d < Dp; d += kLanes<T>) {
+      const V<T> g = parameter<P>(row, d, kW) + clamped<P>(load(dst + d), limit);
       mm += g * g;
     }
-    store(dst + d, f);
+    set<P>(lane.eff, i, inverse_norm<P>(total<P>(mm)));
   }
-  if constexpr (P::norm == kNormPost) set<P>(lane.eff, i, inverse_norm<P>(total<P>(mm)));
 }
 
 // n updates in a row, known from the forward pass: from F_t (in `from`) to F_{t+n}. Rows do not
 // depend on each other here, so each vector of synapses goes through all n steps in a register.
 // KEEP: F_{t+1}, F_{t+2}, ... are stored one after the other from `to` on; else only the last is.
+// They are stored as they were before the clamp, whose gradient depends on it; so is `from`, unless
+// it is an initial state, which no clamp has seen.
 template <class P, bool KEEP, int NV>
-STPN_INLINE void replay_columns(const Synapses<Row<P>>& s, const Row<P>* from, Row<P>* to, idx n, const Row<P>* pre,
+STPN_INLINE void replay_columns(const Synapses<Row<P>>& s, const Row<P>* from, bool initial, Row<P>* to, idx n, const Row<P>* pre,
                                 const Row<P>* post, const Row<P>* kept, idx i, idx d) {
   using T = Row<P>;
   constexpr int L = kLanes<T>;
   const idx Dp = s.Dp, Rp = s.Rp, size = s.R * Dp;
   const T* row = parameter_row<P>(s, i);
   const V<T> limit = splat(s.clamp);
-  V<T> f[NV], lambda[NV], gamma[NV];
+  V<T> f[NV], before[NV]{}, lambda[NV], gamma[NV];
   for (int v = 0; v < NV; ++v) {
     f[v] = load(from + i * Dp + d + v * L);
+    if (!initial) f[v] = clamped<P>(f[v], limit);
     lambda[v] = lambda_at<P>(row, d + v * L);
     gamma[v] = gamma_at<P>(row, d + v * L);
   }
@@ -262,33 +285,35 @@ STPN_INLINE void replay_columns(const Synapses<Row<P>>& s, const Row<P>* from, R
   for (idx t = 0; t < n; ++t, pre += Dp, post += Rp, kept += Rp) {
     const V<T> p = post_of<P>(s, post, i), k = kept_of<P>(s, kept, i);
     for (int v = 0; v < NV; ++v) {
-      f[v] = updated<P>(f[v], lambda[v], gamma[v], load(pre + v * L), k, p, limit);
-      if constexpr (KEEP) store(out + v * L, f[v]);
+      before[v] = updated<P>(f[v], lambda[v], gamma[v], load(pre + v * L), k, p);
+      if constexpr (KEEP) store(out + v * L, before[v]);
+      f[v] = clamped<P>(before[v], limit);
     }
     if constexpr (KEEP) out += size;
   }
   if constexpr (!KEEP)
-    for (int v = 0; v < NV; ++v) store(out + v * L, f[v]);
+    for (int v = 0; v < NV; ++v) store(out + v * L, before[v]);
 }
 
 template <class P, bool KEEP>
-__attribute__((noinline)) void replay(const Synapses<Row<P>>& s, const Row<P>* from, Row<P>* to, idx n, const Row<P>* pre,
-                                      const Row<P>* post, const Row<P>* kept) {
+__attribute__((noinline)) void replay(const Synapses<Row<P>>& s, const Row<P>* from, bool initial, Row<P>* to, idx n,
+                                      const Row<P>* pre, const Row<P>* post, const Row<P>* kept) {
   constexpr int L = kLanes<Row<P>>;
   for (idx i = 0; i < s.R; ++i) {
     // Several vectors at a time hide the latency of a step; never one alone if it can be helped.
     idx d = 0, left = s.Dp / L;
-    for (; left > 4 && left != 5; left -= 4, d += 4 * L) replay_columns<P, KEEP, 4>(s, from, to, n, pre, post, kept, i, d);
-    for (; left > 2; left -= 3, d += 3 * L) replay_columns<P, KEEP, 3>(s, from, to, n, pre, post, kept, i, d);
-    if (left == 2) replay_columns<P, KEEP, 2>(s, from, to, n, pre, post, kept, i, d);
-    if (left == 1) replay_columns<P, KEEP, 1>(s, from, to, n, pre, post, kept, i, d);
+    for (; left > 4 && left != 5; left -= 4, d += 4 * L) replay_columns<P, KEEP, 4>(s, from, initial, to, n, pre, post, kept, i, d);
+    for (; left > 2; left -= 3, d += 3 * L) replay_columns<P, KEEP, 3>(s, from, initial, to, n, pre, post, kept, i, d);
+    if (left == 2) replay_columns<P, KEEP, 2>(s, from, initial, to, n, pre, post, kept, i, d);
+    if (left == 1) replay_columns<P, KEEP, 1>(s, from, initial, to, n, pre, post, kept, i, d);
   }
 }
 
 // What step t-1 needs of D = dL/dF_t before its own sweep ("prev" is t-1):
 //     s1 = sum D gamma pre,  s2 = sum D lambda F_{t-1}
 // The second is had without F_{t-1}: lambda kept F_{t-1} = F_t - gamma post pre, wherever D is not
-// masked.
+// masked. Where kept is zero, as a norm beyond the range of numbers makes it, nothing depends on it;
+// nor does it on an infinite post where all of D is masked.
 template <class P> struct StepSums {
   using T = Row<P>;
   V<T> s1{}, df{}, post;
@@ -306,8 +331,11 @@ template <class P> struct StepSums {
   STPN_INLINE void put(Lane<T>& lane, idx i) const {
     const Each<P> s = total<P>(s1) * shared;
     set<P>(lane.s1, i, s);
-    if constexpr (P::norm != kNormNone)
-      set<P>(lane.s2, i, (total<P>(df) - get<P>(lane.post_prev, i) * s) / get<P>(lane.kept_prev, i));
+    if constexpr (P::norm != kNormNone) {
+      const Each<P> kept = get<P>(lane.kept_prev, i), of_f = total<P>(df);
+      const Each<P> of_kept = s == T(0) ? of_f : of_f - get<P>(lane.post_prev, i) * s;
+      set<P>(lane.s2, i, kept == T(0) ? Each<P>{} : of_kept / kept);
+    }
   }
 };
 
@@ -353,7 +381,7 @@ STPN_INLINE void backward_tile(const Synapses<Row<P>>& s, Row<P>* gradients, Lan
     for (int b = 0; b < NB; ++b) {
       const StepBack<P>& k = back[b];
       V<T> D = load(k.dF + d);
-      const V<T> f = load(k.F + d), u = load(k.u + d);
+      const V<T> before = load(k.F + d), f = k.masked ? clamped<P>(before, limit) : before, u = load(k.u + d);
       V<T> g;
       if constexpr (P::alpha) g = w + alpha * f;
       else if constexpr (P::norm == kNormPost) g = w + k.eff * f;
@@ -384,11 +412,12 @@ STPN_INLINE void backward_tile(const Synapses<Row<P>>& s, Row<P>* gradients, Lan
       } else {
         D += dg;
       }
+      [[maybe_unused]] const auto passed = abs(before) <= limit;  // like torch's clamp, also where it is the limit exactly
       if constexpr (P::clamp) {
-        if (k.masked) D = abs(f) < limit ? D : V<T>{};
+        if (k.masked) D = passed ? D : V<T>{};
       }
       store(k.dF + d, D);
-      if constexpr (NEXT) sums[b].add(d, D, f, gamma);
+      if constexpr (NEXT) sums[b].add(d, D, P::clamp ? (passed ? f : V<T>{}) : f, gamma);
     }
     store(slot<P>(grads, d, kW), dw);
     if constexpr (P::rates) {
@@ -428,8 +457,17 @@ __attribute__((noinline)) void backward_sweep(const Synapses<Row<P>>& s, Row<P>*
   }
 }
 
-template <class P> __attribute__((noinline)) void update_sweep(const Synapses<Row<P>>& s, Lane<Row<P>>& lane) {
-  for (idx i = 0; i < s.R; ++i) update_row<P>(s, lane, i);
+template <class P, bool BEFORE> __attribute__((noinline)) void update_sweep(const Synapses<Row<P>>& s, Lane<Row<P>>& lane) {
+  for (idx i = 0; i < s.R; ++i) update_row<P, BEFORE>(s, lane, i);
+}
+
+// The sums of a step again, where one is not finite: it may be the padding alone.
+template <class P> __attribute__((noinline)) void forward_sweep_again(const Synapses<Row<P>>& s, Lane<Row<P>>* lane) {
+  for (idx i = 0; i < s.R; ++i) {
+    clear_padding<P>(s, lane->f_dst + i * s.Dp);
+    if constexpr (P::norm == kNormPost) post_sums_of_g<P, true>(s, *lane, i, lane->f_dst + i * s.Dp, Holds<P>{});
+  }
+  forward_sweep<P, false>(s, &lane, 1);
 }
 
 // The sums of the last step, where no backward sweep comes before it to take them along.

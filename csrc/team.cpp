@@ -61,8 +61,15 @@ void run_team(int threads, void (*body)(void*, int, int), void* context) {
   Job job{body, context};
   if (openmp.parallel && !forked) return openmp.parallel(openmp_entry, &job, unsigned(threads), 0);
   std::vector<std::thread> others;
-  for (int k = 1; k < threads; ++k) others.emplace_back(body, context, k, threads);
+  int started = 1;
+  try {
+    others.reserve(size_t(threads));
+    for (; started < threads; ++started) others.emplace_back(body, context, started, threads);
+  } catch (const std::exception&) {
+    // The system gives no more threads, or no memory for them: members need nothing of each other.
+  }
   body(context, 0, threads);
+  for (int k = started; k < threads; ++k) body(context, k, threads);
   for (auto& thread : others) thread.join();
 }
 
@@ -74,9 +81,27 @@ void other_instruction_set() {
 
 void invalid(const char* why) { throw std::invalid_argument(why); }
 
-void* scratch(int slot, uint64_t bytes) {
+namespace {
+
+// A call that needs more than this takes so long that new memory is nothing beside it.
+constexpr uint64_t kKeptBytes = uint64_t(64) << 20;
+
+Memory& memory_of(int slot) {
   thread_local Memory slots[3];
-  Memory& memory = slots[slot];
+  return slots[slot];
+}
+
+}  // namespace
+
+void give_back(int slot) {
+  Memory& memory = memory_of(slot);
+  if (memory.size <= kKeptBytes) return;
+  std::free(memory.data);
+  memory.data = nullptr, memory.size = 0;
+}
+
+void* scratch(int slot, uint64_t bytes) {
+  Memory& memory = memory_of(slot);
   if (memory.size < bytes) {
     std::free(memory.data);
     const uint64_t page = bytes < kManyPages ? 4096 : kLargePage;

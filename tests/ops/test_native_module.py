@@ -42,7 +42,7 @@ def test_kernels_in_double_precision_always_save_what_power_needs() -> None:
 )
 def test_a_number_that_names_nothing_is_refused(run, name, value, is_double) -> None:
     call = _native.Call()
-    call.is_double = is_double
+    call.T, call.is_double = 1, is_double
     setattr(call, name, value)
     with pytest.raises(ValueError, match=name):
         run(call)
@@ -52,7 +52,7 @@ def test_a_number_that_names_nothing_is_refused(run, name, value, is_double) -> 
 @pytest.mark.parametrize("run", [_native.forward, _native.backward])
 def test_records_that_are_too_small_are_refused(run, is_double) -> None:
     call = _native.Call()
-    call.H, call.norm, call.is_double = 4, Norm.post, is_double
+    call.T, call.H, call.norm, call.is_double = 1, 4, Norm.post, is_double
     call.saved, call.saved_size = 64, 5 * 4 - 1  # an address that nothing may touch
     with pytest.raises(ValueError, match="saved"):
         run(call)

@@ -40,9 +40,7 @@ class STPNOptions:
     norm_over: Literal["neuron", "layer"] = "neuron"
     """One norm per row of G, or one for the whole matrix."""
     clamp: float | None = None
-    """F is limited to [-clamp, clamp] right after the update (before a post division).
-    Where the update lands on the limit exactly, `clamp` passes a gradient and the kernels, which
-    see the limited F alone, pass none."""
+    """F is limited to [-clamp, clamp] right after the update (before a post division)."""
     rule: Literal["hebb", "oja"] = "hebb"
     """hebb: h outer u. oja: h outer (u - h^T F)."""
     nonlinearity: Literal["tanh", "sigmoid", "relu"] = "tanh"
