@@ -1,4 +1,4 @@
-"""Short-Term Plasticity Neurons for PyTorch: layers, rivals, power meter, experiments.
+"""Short-Term Plasticity Neurons for PyTorch: layers, baselines, power meter, experiments.
 
     layer = stpn.STPNr(input_size=37, hidden_size=64, batch_first=True)
     y, state = layer(x)
@@ -14,38 +14,40 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from stpn.cores import core_options as core_options
+    from stpn.cores import register_core as register_core
     from stpn.energy import DeviceProfile as DeviceProfile
     from stpn.energy import EnergyMeter as EnergyMeter
-    from stpn.nn.fast_weights import FastWeights as FastWeights
-    from stpn.nn.fast_weights import FastWeightsCell as FastWeightsCell
-    from stpn.nn.hebbff import HebbFF as HebbFF
-    from stpn.nn.hebbff import HebbFFCell as HebbFFCell
-    from stpn.nn.modulated import ModPlast as ModPlast
-    from stpn.nn.modulated import ModPlastCell as ModPlastCell
+    from stpn.nn import GRU as GRU
+    from stpn.nn import LSTM as LSTM
+    from stpn.nn import MLP as MLP
+    from stpn.nn import RNN as RNN
+    from stpn.nn import FastWeights as FastWeights
+    from stpn.nn import FastWeightsCell as FastWeightsCell
+    from stpn.nn import FastWeightsState as FastWeightsState
+    from stpn.nn import GRUCell as GRUCell
+    from stpn.nn import HebbFF as HebbFF
+    from stpn.nn import HebbFFCell as HebbFFCell
+    from stpn.nn import LSTMCell as LSTMCell
+    from stpn.nn import LSTMState as LSTMState
+    from stpn.nn import MLPCell as MLPCell
+    from stpn.nn import MLPState as MLPState
+    from stpn.nn import ModPlast as ModPlast
+    from stpn.nn import ModPlastCell as ModPlastCell
+    from stpn.nn import ModPlastState as ModPlastState
+    from stpn.nn import RNNCell as RNNCell
+    from stpn.nn import RNNState as RNNState
+    from stpn.nn import STPNf as STPNf
+    from stpn.nn import STPNfCell as STPNfCell
+    from stpn.nn import STPNl as STPNl
+    from stpn.nn import STPNlCell as STPNlCell
+    from stpn.nn import STPNlState as STPNlState
+    from stpn.nn import STPNr as STPNr
+    from stpn.nn import STPNrCell as STPNrCell
+    from stpn.nn import STPNState as STPNState
     from stpn.nn.registry import build as build
     from stpn.nn.registry import hidden_size_for as hidden_size_for
     from stpn.nn.registry import models as models
-    from stpn.nn.state import FastWeightsState as FastWeightsState
-    from stpn.nn.state import LSTMState as LSTMState
-    from stpn.nn.state import MLPState as MLPState
-    from stpn.nn.state import ModPlastState as ModPlastState
-    from stpn.nn.state import RNNState as RNNState
-    from stpn.nn.state import STPNlState as STPNlState
-    from stpn.nn.state import STPNState as STPNState
-    from stpn.nn.stpn import STPNf as STPNf
-    from stpn.nn.stpn import STPNfCell as STPNfCell
-    from stpn.nn.stpn import STPNl as STPNl
-    from stpn.nn.stpn import STPNlCell as STPNlCell
-    from stpn.nn.stpn import STPNr as STPNr
-    from stpn.nn.stpn import STPNrCell as STPNrCell
-    from stpn.nn.torch_cores import GRU as GRU
-    from stpn.nn.torch_cores import LSTM as LSTM
-    from stpn.nn.torch_cores import MLP as MLP
-    from stpn.nn.torch_cores import RNN as RNN
-    from stpn.nn.torch_cores import GRUCell as GRUCell
-    from stpn.nn.torch_cores import LSTMCell as LSTMCell
-    from stpn.nn.torch_cores import MLPCell as MLPCell
-    from stpn.nn.torch_cores import RNNCell as RNNCell
     from stpn.ops.backends import Backend as Backend
     from stpn.ops.backends import backends as backends
     from stpn.ops.backends import use_backend as use_backend
@@ -57,19 +59,16 @@ if TYPE_CHECKING:
     from stpn.zoo import pretrained as pretrained
 
 _HOMES = {
+    "stpn.cores": ("core_options", "register_core"),
     "stpn.energy": ("DeviceProfile", "EnergyMeter"),
-    "stpn.nn.fast_weights": ("FastWeights", "FastWeightsCell"),
-    "stpn.nn.hebbff": ("HebbFF", "HebbFFCell"),
-    "stpn.nn.modulated": ("ModPlast", "ModPlastCell"),
-    "stpn.nn.torch_cores": (
-        "GRU", "LSTM", "MLP", "RNN", "GRUCell", "LSTMCell", "MLPCell", "RNNCell",
+    "stpn.nn": (
+        "FastWeights", "FastWeightsCell", "FastWeightsState", "GRU", "GRUCell", "HebbFF",
+        "HebbFFCell", "LSTM", "LSTMCell", "LSTMState", "MLP", "MLPCell", "MLPState",
+        "ModPlast", "ModPlastCell", "ModPlastState", "RNN", "RNNCell", "RNNState",
+        "STPNState", "STPNf", "STPNfCell", "STPNl", "STPNlCell", "STPNlState", "STPNr",
+        "STPNrCell",
     ),
     "stpn.nn.registry": ("build", "hidden_size_for", "models"),
-    "stpn.nn.state": (
-        "FastWeightsState", "LSTMState", "MLPState", "ModPlastState", "RNNState", "STPNlState",
-        "STPNState",
-    ),
-    "stpn.nn.stpn": ("STPNf", "STPNfCell", "STPNl", "STPNlCell", "STPNr", "STPNrCell"),
     "stpn.ops.backends": ("Backend", "backends", "use_backend"),
     "stpn.plasticity": ("frozen_plasticity", "trace"),
     "stpn.tasks.registry": ("build_network", "register_task"),

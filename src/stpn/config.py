@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from stpn import experiments
+from stpn import cores
 from stpn._typed import describe, fits
 from stpn.errors import ConfigError, unknown
 from stpn.runs import place
@@ -29,7 +29,7 @@ IDENTITY = {"incidental": "identity"}  # which run it is
 MACHINE = {"incidental": "machine"}  # where and how it is computed
 MEASUREMENT = {"incidental": "measurement"}  # how often and how well it is looked at
 
-STPN_MODELS = ("stpnr", "stpnf", "stpnl", "ustpnr", "ustpnf")
+STPN_MODELS = cores.STPN
 STPN_SETTINGS = ("norm", "norm_over", "norm_scale", "clamp", "rule", "plastic")
 
 
@@ -100,8 +100,8 @@ class RunConfig:
 
     def check(self) -> None:
         """Raise ConfigError for a value that cannot work. Subclasses extend it."""
-        if self.model not in experiments.MODELS:
-            raise ConfigError(unknown("model", self.model, experiments.MODELS))
+        if cores.find(self.model) is None:
+            raise ConfigError(unknown("model", self.model, cores.names()))
         require(self.seed >= 0, "seed", ">= 0", self.seed)
         if self.hidden_size is not None:
             require(self.hidden_size >= 1, "hidden_size", ">= 1", self.hidden_size)

@@ -10,27 +10,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from stpn import cores
 from stpn.errors import ConfigError, unknown
 from stpn.tasks import registry
 
 if TYPE_CHECKING:
     from stpn.config import RunConfig
-
-MODELS: Mapping[str, str] = {
-    "stpnr": "STPN, recurrent: one lambda and gamma per synapse",
-    "stpnf": "STPN, feed-forward synapses only",
-    "stpnl": "STPN with the gates of an LSTM",
-    "ustpnr": "STPNr with one lambda and one gamma for the layer",
-    "ustpnf": "STPNf with one lambda and one gamma for the layer",
-    "rnn": "vanilla RNN",
-    "lstm": "LSTM",
-    "gru": "GRU",
-    "mlp": "feed-forward layer, no memory",
-    "fastweights": "Fast Weights (Ba et al. 2016)",
-    "modplast": "modulated plasticity (Miconi et al. 2019)",
-    "plastic": "plasticity without a modulator (Miconi et al. 2018)",
-    "hebbff": "HebbFF (Tyulmankov et al. 2022)",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,8 +140,8 @@ def default_config(task: str, model: str | None = None, **settings: Any) -> RunC
     entry, experiment = registry.get(task), get(task)
     if model is None:
         model = experiment.models[0] if experiment.models else "stpnr"
-    if model not in MODELS:
-        raise ConfigError(unknown("model", model, MODELS))
+    if cores.find(model) is None:
+        raise ConfigError(unknown("model", model, cores.names()))
     if entry.default_protocol and not settings.get("rllib"):  # RLlib lacks what tuned presets have
         settings.setdefault("protocol", entry.default_protocol)
     values = {

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stpn import experiments, paper
+from stpn import cores, experiments, paper
 from stpn._files import explain_os_errors, half_of_memory, read_file, write_atomic
 from stpn._json import read_object, write_json
 from stpn._typed import build
@@ -82,7 +82,7 @@ class Card:
         }
         width = max(map(len, facts))
         title = (
-            f"{self.name}: {experiments.MODELS[self.model]}, {self.hidden_size} hidden units, "
+            f"{self.name}: {cores.get(self.model).description}, {self.hidden_size} hidden units, "
             f"{self.parameters:,} parameters"
         )
         return "\n".join([title, *(f"  {name:<{width}}  {fact}" for name, fact in facts.items())])
@@ -333,7 +333,7 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def _rank(task: str, model: str) -> tuple[int, int, str, str]:
-    tasks, models = list(experiments.TASKS), list(experiments.MODELS)
+    tasks, models = list(experiments.TASKS), cores.names()
     return (
         tasks.index(task) if task in tasks else len(tasks),
         models.index(model) if model in models else len(models),

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
 
+import stpn
+from stpn import cores
+from stpn.experiments import default_config
 from stpn.nn.hebbff import HebbFF
 from stpn.nn.modulated import ModPlast
 from stpn.nn.registry import build, hidden_size_for, models
 from stpn.nn.stpn import STPNf, STPNl, STPNr
+from stpn.report.style import model_rank, model_style
 
 NAMES = [
-    "stpnr", "stpnf", "stpnl", "ustpnr", "ustpnf", "rnn", "lstm", "gru", "mlp",
-    "fastweights", "modplast", "plastic", "hebbff",
+    "stpnr", "stpnf", "stpnl", "ustpnr", "ustpnf", "hebbff", "lstm", "gru", "rnn", "modplast",
+    "plastic", "fastweights", "mlp",
 ]  # fmt: skip
 
 # Hidden sizes of the paper, by task: inputs, outputs of the readout, the model whose size was
@@ -79,10 +85,10 @@ def test_unknown_names_list_the_known(name: str, near: str) -> None:
     with pytest.raises(ValueError) as caught:
         build(name, 3, 2)
     assert all(known in str(caught.value) for known in NAMES)
-    assert f"got {name!r}. Did you mean {near!r}?" in str(caught.value)
+    assert f"unknown model {name!r} (did you mean {near!r}?)" in str(caught.value)
     with pytest.raises(ValueError) as caught:
         build("zzz", 3, 2)
-    assert "Did you mean" not in str(caught.value)
+    assert "did you mean" not in str(caught.value)
     with pytest.raises(TypeError, match=r"model: expected one of .*, got NoneType"):
         build(None, 3, 2)  # type: ignore[arg-type]
 
@@ -141,3 +147,87 @@ def test_bad_parameter_counts() -> None:
         hidden_size_for("rnn", parameters=0, input_size=3)
     with pytest.raises(ValueError, match="output_size: expected a positive int, got -1"):
         hidden_size_for("rnn", parameters=10, input_size=3, output_size=-1)
+
+
+class Slow(STPNr):
+    """An STPNr under another name.
+
+    With more to say.
+    """
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "_cores", dict(cores._cores))
+    stpn.register_core("slow", Slow, title="Slow one", colour="#123456", options={"clamp": 0.5})
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_core_of_ones_own_is_known_everywhere() -> None:
+    core = stpn.build("slow", 5, 4, norm="post")
+    assert type(core) is Slow
+    assert core.stpn_options.clamp == 0.5
+    assert "slow" in stpn.models()
+    assert "slow" in cores.STPN
+    style = model_style("slow")
+    assert (style.name, style.colour) == ("Slow one", "#123456")
+    assert model_rank("slow") < model_rank("nobody registered this")
+    assert cores.get("slow").description == "An STPNr under another name."
+    assert "clamp" not in stpn.core_options("slow")
+    assert default_config("art", "slow", norm="post").model == "slow"
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_name_has_one_meaning() -> None:
+    stpn.register_core("slow", Slow)  # a module that is loaded again
+    assert model_style("slow").name == "Slow"
+    with pytest.raises(ValueError, match="name: 'slow' is taken by Slow"):
+        stpn.register_core("slow", STPNf)
+    with pytest.raises(ValueError, match="name: 'lstm' is taken by LSTM"):
+        stpn.register_core("lstm", Slow)
+
+
+@pytest.mark.parametrize(
+    ("name", "cls", "more", "words"),
+    [
+        ("../up", STPNr, {}, "name: expected lower-case letters"),
+        ("Mine", STPNr, {}, "name: expected lower-case letters"),
+        ("mine", torch.nn.LSTM, {}, "cls: expected a subclass of stpn.nn.RecurrentCore"),
+        ("mine", stpn.STPNrCell, {}, "cls: expected a subclass"),
+        ("mine", STPNr(2, 2), {}, "cls: expected a subclass"),
+        ("mine", STPNr, {"colour": "red"}, "colour: expected '#rrggbb', got 'red'"),
+        ("mine", STPNr, {"options": {"clam": 1}}, "STPNr has no option 'clam'.*mean 'clamp'"),
+    ],
+)
+def test_what_cannot_be_registered(name: str, cls: type, more: dict, words: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=words):
+        stpn.register_core(name, cls, **more)
+    assert models() == NAMES
+
+
+def test_options_are_listed_with_type_default_and_text() -> None:
+    options = stpn.core_options("fastweights")
+    assert list(options) == ["decay", "rate", "steps", "eps"]
+    steps = options["steps"]
+    assert (steps.type, steps.default, steps.doc) == (
+        int, 1, "turns of the inner loop per time step",
+    )  # fmt: skip
+    assert stpn.core_options("stpnr")["clamp"].type == (float | None)
+    assert "stp" in stpn.core_options("stpnr")
+    assert "stp" not in stpn.core_options("ustpnr")
+    assert "modulated" not in stpn.core_options("plastic")
+    assert not stpn.core_options("lstm")
+    for name in models():
+        for option in stpn.core_options(name).values():
+            assert option.doc
+            core = build(name, 3, 2, **{option.name: option.default})
+            assert core.configuration[option.name] == option.default
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_signatures_show_the_options(name: str) -> None:
+    parameters = inspect.signature(cores.get(name).load()).parameters
+    assert list(parameters)[:3] == ["input_size", "hidden_size", "num_layers"]
+    for option in stpn.core_options(name).values():
+        shown = parameters[option.name]
+        assert (shown.kind, shown.default) == (shown.KEYWORD_ONLY, option.default)

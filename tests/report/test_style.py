@@ -7,12 +7,11 @@ import itertools
 import numpy as np
 import pytest
 
-from stpn import experiments, paper
+from stpn import cores, paper
 from stpn.report.plots import ABLATION_MODELS
 from stpn.report.style import (
     DARK_PAGE,
     LIGHT_PAGE,
-    MODEL_ORDER,
     TASK_ORDER,
     model_rank,
     model_style,
@@ -71,15 +70,14 @@ def test_models_of_a_panel_differ_for_every_kind_of_sight(
 
 
 @pytest.mark.parametrize("page", [LIGHT_PAGE, DARK_PAGE])
-@pytest.mark.parametrize("model", MODEL_ORDER)
+@pytest.mark.parametrize("model", cores.names())
 def test_a_model_stands_out_from_the_page(model: str, page: str) -> None:
     assert contrast(model_style(model).colour, page) >= 2.95
 
 
 def test_every_model_and_task_has_a_look_of_its_own() -> None:
-    assert set(MODEL_ORDER) == set(experiments.MODELS)
     assert set(TASK_ORDER) == {figure.task for figure in paper.figures()}
-    styles = [model_style(model) for model in MODEL_ORDER]
+    styles = [model_style(model) for model in cores.names()]
     assert len({style.colour for style in styles}) == len(styles)
     assert len({style.marker for style in styles}) >= 10  # the uniform forms share their base's
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from stpn import experiments
+from stpn import cores, experiments
 from stpn.runs import Run
 from stpn.tasks import art
 from stpn.tasks.art.training import ArtTrainer
@@ -16,7 +16,7 @@ from stpn.training.loop import Reporter, Stop
 
 TINY_ART = {"epochs": 2, "train_size": 300, "validation_size": 70, "test_size": 90}
 TINY_FAMILIARITY = {"iterations": 4, "length": 60, "log_every": 2, "eval_sequences": 3}
-ALL_MODELS = sorted(experiments.MODELS)
+ALL_MODELS = sorted(cores.names())
 
 
 def art_trainer(model="stpnr", **settings):

@@ -12,7 +12,7 @@ from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.table import Table
 
-from stpn import experiments, paper
+from stpn import cores, experiments, paper
 from stpn.cli._format import figure, share
 from stpn.results import load_results
 from stpn.runs import find
@@ -35,14 +35,14 @@ def run(arguments: list[str]) -> int:
         return _list_runs(options.runs, options.json)
     if options.json:
         networks = [dataclasses.asdict(card) for card in pretrained.cards()]
-        content = {"models": dict(experiments.MODELS), "tasks": _tasks(), "networks": networks}
+        content = {"models": _models(), "tasks": _tasks(), "networks": networks}
         print(json.dumps(content))
         return 0
     console = Console()
     models = Table(title="Models", title_justify="left", box=None, pad_edge=False)
     models.add_column("model", style="bold")
     models.add_column("")
-    for name, text in experiments.MODELS.items():
+    for name, text in _models().items():
         models.add_row(name, text)
     console.print(models)
     console.print("\nExperiments of the paper (stpn train TASK --model MODEL)", highlight=False)
@@ -87,6 +87,10 @@ def _networks(cards: list[Card]) -> Table:
             figure(card.power, "power"),
         )
     return table
+
+
+def _models() -> dict[str, str]:
+    return {name: cores.get(name).description for name in cores.names()}
 
 
 def _tasks() -> dict[str, object]:

@@ -1,47 +1,17 @@
-"""Recurrent cores by name: any model of the paper's comparison in the place of any other."""
+"""Cores by name, from `stpn.cores`: any of them in the place of any other."""
 
 from __future__ import annotations
 
-import difflib
-from dataclasses import dataclass, field
 from typing import Any
 
+from stpn import cores
 from stpn.nn import checks
 from stpn.nn.core import RecurrentCore
-from stpn.nn.fast_weights import FastWeights
-from stpn.nn.hebbff import HebbFF
-from stpn.nn.modulated import ModPlast
-from stpn.nn.stpn import STPNf, STPNl, STPNr
-from stpn.nn.torch_cores import GRU, LSTM, MLP, RNN
-
-
-@dataclass(frozen=True)
-class _Model:
-    core: type[RecurrentCore]
-    options: dict[str, Any] = field(default_factory=dict)
-    """What the name stands for beside the class; cannot be given again."""
-
-
-_MODELS = {
-    "stpnr": _Model(STPNr),
-    "stpnf": _Model(STPNf),
-    "stpnl": _Model(STPNl),
-    "ustpnr": _Model(STPNr, {"stp": "uniform"}),
-    "ustpnf": _Model(STPNf, {"stp": "uniform"}),
-    "rnn": _Model(RNN),
-    "lstm": _Model(LSTM),
-    "gru": _Model(GRU),
-    "mlp": _Model(MLP),
-    "fastweights": _Model(FastWeights),
-    "modplast": _Model(ModPlast, {"modulated": True}),
-    "plastic": _Model(ModPlast, {"modulated": False}),
-    "hebbff": _Model(HebbFF),
-}
 
 
 def models() -> list[str]:
     """The names that `build` knows."""
-    return list(_MODELS)
+    return cores.names()
 
 
 def build(name: str, input_size: int, hidden_size: int, **options: Any) -> RecurrentCore:
@@ -49,13 +19,13 @@ def build(name: str, input_size: int, hidden_size: int, **options: Any) -> Recur
 
     core = stpn.build("ustpnr", 37, 20, batch_first=True)
     """
-    model = _model(name)
-    for option, value in model.options.items():
+    core = cores.get(name)
+    for option, value in core.options.items():
         if options.get(option, value) != value:
             raise ValueError(
                 f"{option}: {name!r} stands for {option}={value!r}, got {options[option]!r}"
             )
-    return model.core(input_size, hidden_size, **{**options, **model.options})
+    return core.load()(input_size, hidden_size, **{**options, **core.options})
 
 
 def hidden_size_for(
@@ -90,14 +60,3 @@ def hidden_size_for(
     if below and parameters - count(below) <= count(above) - parameters:
         return below
     return above
-
-
-def _model(name: object) -> _Model:
-    if isinstance(name, str) and name in _MODELS:
-        return _MODELS[name]
-    known = ", ".join(_MODELS)
-    if not isinstance(name, str):
-        raise TypeError(f"model: expected one of {known}, got {type(name).__name__}")
-    near = difflib.get_close_matches(name.lower(), _MODELS, n=1, cutoff=0.5)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"model: expected one of {known}, got {name!r}.{hint}")

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from stpn import __version__
+from stpn import __version__, cores
 from stpn.report.grid import Grid, is_complete, run_reach
 from stpn.report.notes import to_html
 from stpn.report.plots import Plot
-from stpn.report.style import MODEL_ORDER, model_style, task_style
+from stpn.report.style import model_style, task_style
 from stpn.report.tables import LEGEND, Table
 from stpn.report.verdicts import TaskVerdict, Verdict, percent
 
@@ -68,7 +68,7 @@ def _embedded(data: dict[str, Any]) -> str:
 
 
 def _all_models(grid: Grid) -> list[str]:
-    return list(dict.fromkeys([*MODEL_ORDER, *(model for _, model in grid.groups)]))
+    return list(dict.fromkeys([*cores.names(), *(model for _, model in grid.groups)]))
 
 
 def _model_data(model: str) -> dict[str, Any]:

@@ -10,15 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stpn import cores
+
 LIGHT_PAGE = "#ffffff"
 DARK_PAGE = "#0f1216"
-
-_SOLID = ()
-_DASHED = (5.0, 2.0)
-_DOTTED = (1.2, 1.8)
-_DASH_DOT = (6.0, 1.8, 1.2, 1.8)
-
-_NEUTRAL = "#767676"
 
 
 @dataclass(frozen=True)
@@ -29,33 +24,16 @@ class ModelStyle:
     dashes: tuple[float, ...]  # lengths on, off, ... in points; empty: a solid line
 
 
-_MODELS: dict[str, ModelStyle] = {
-    "stpnr": ModelStyle("STPNr", "#D9480F", "o", _SOLID),
-    "stpnf": ModelStyle("STPNf", "#BD8A4A", "s", _SOLID),
-    "stpnl": ModelStyle("STPNl", "#E70556", "^", _SOLID),
-    "ustpnr": ModelStyle("STPNr uniform", "#C94BA0", "o", _DASHED),
-    "ustpnf": ModelStyle("STPNf uniform", "#5F6935", "s", _DASHED),
-    "hebbff": ModelStyle("HebbFF", "#3DA880", "D", _DASH_DOT),
-    "lstm": ModelStyle("LSTM", "#2F62E0", "P", _DASHED),
-    "gru": ModelStyle("GRU", "#7A58AC", "p", _DASH_DOT),
-    "rnn": ModelStyle("RNN", "#0A9CDD", "X", _DOTTED),
-    "modplast": ModelStyle("ModPlast", "#A6308A", "v", _DASH_DOT),
-    "plastic": ModelStyle("Plastic RNN", "#2A8716", "<", _DOTTED),
-    "fastweights": ModelStyle("Fast Weights", "#1C7A50", "d", _DASHED),
-    "mlp": ModelStyle("MLP", "#8C8C8C", "*", _DOTTED),
-}
-
-MODEL_ORDER = tuple(_MODELS)
-
-
 def model_style(model: str) -> ModelStyle:
-    """The style of a model; one that the report does not know is drawn in grey under its name."""
-    return _MODELS.get(model) or ModelStyle(model, _NEUTRAL, "h", _DOTTED)
+    """The style of a model; one that nobody registered is drawn in grey under its name."""
+    core = cores.find(model) or cores.Core(model, "", model, cores.GREY)
+    return ModelStyle(core.title, core.colour, core.marker, core.dashes)
 
 
 def model_rank(model: str) -> tuple[int, str]:
-    """Sort key: the models in the report's order, unknown ones last."""
-    return (MODEL_ORDER.index(model) if model in _MODELS else len(_MODELS), model)
+    """Sort key: the models in the order of `stpn.cores`, unknown ones last."""
+    order = cores.names()
+    return (order.index(model) if model in order else len(order), model)
 
 
 @dataclass(frozen=True)
