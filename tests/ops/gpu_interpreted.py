@@ -1,0 +1,269 @@
+"""The GPU kernels in Triton's interpreter, on the CPU, equal the specification.
+
+Run by test_gpu.py in a process of its own: Triton must be told before it is imported.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from parity import Case, Shape, assert_near, distance, make_case
+from torch import Tensor
+
+from stpn.ops import reference, reference_rivals
+from stpn.ops.gpu import fast_weights, modplast, plan, stpn
+from stpn.ops.reference import STPNOptions
+
+pytestmark = [
+    pytest.mark.usefixtures("poisoned_memory"),
+    # Where a tile is masked, the interpreter computes with whatever is there.
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+]
+
+SMALL = Shape(2, 5, 5, 3)  # two segments; rows and columns that are no power of two
+
+
+@pytest.fixture
+def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the network were large: several blocks of rows and of columns."""
+    monkeypatch.setattr(plan, "on_chip", lambda *args, **options: None)
+    monkeypatch.setattr(plan, "rows_in_memory", lambda gated: plan.Tile(8 if gated else 2, 4, 0, 1))
+    monkeypatch.setattr(plan, "tile_in_memory", lambda gated: plan.Tile(8 if gated else 2, 4, 0, 1))
+
+
+def assert_parity(case: Case, power: bool = True) -> None:
+    expected = case.run(reference, torch.float64, power)
+    rounded = case.run(reference, torch.float32, power)
+    allowance = {name: 30 * distance(rounded[name], expected[name]) for name in expected}
+    assert_near(case.run(stpn, torch.float32, power), expected, torch.float32, allowance)
+
+
+# Each pair of these occurs with each kind of neuron and each norm, in one regime or the other.
+OPTIONS: list[dict[str, Any]] = [
+    {"masks": "both", "clamp": 0.3, "stp": "synapse", "power": True},
+    {"masks": "none", "clamp": None, "stp": "neuron", "power": False, "bias": False},
+    {"masks": "reset", "clamp": 0.3, "stp": "uniform", "power": True, "nonlinearity": "sigmoid"},
+    {"masks": "lengths", "clamp": 0.3, "stp": "neuron", "power": False, "nonlinearity": "relu"},
+]
+GRID = list(itertools.product(["f", "r", "l"], ["pre", "post", None]))
+
+
+def case_of(
+    kind: str, norm: str | None, options: dict[str, Any], shape: Shape
+) -> tuple[Case, bool]:
+    options = dict(options)
+    power = options.pop("power")
+    return make_case(kind, shape, norm=norm, **options), power
+
+
+@pytest.mark.parametrize("options", OPTIONS[:3], ids=str)
+@pytest.mark.parametrize(("kind", "norm"), GRID)
+def test_on_chip(kind: str, norm: str | None, options: dict[str, Any]) -> None:
+    assert_parity(*case_of(kind, norm, options))
+
+
+@pytest.mark.usefixtures("in_memory")
+@pytest.mark.parametrize("options", [OPTIONS[0], OPTIONS[3]], ids=str)
+@pytest.mark.parametrize(("kind", "norm"), GRID)
+def test_in_memory(kind: str, norm: str | None, options: dict[str, Any]) -> None:
+    assert_parity(*case_of(kind, norm, options))
+
+
+def test_rows_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "on_chip", lambda *args, **options: plan.Tile(2, 8, 2, 1))
+    assert_parity(make_case("f", SMALL, masks="both"))
+
+
+@pytest.mark.parametrize("regime", ["on chip", "in memory"])
+def test_several_sequences_in_a_program(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, regime: str
+) -> None:
+    if regime == "in memory":
+        request.getfixturevalue("in_memory")
+    monkeypatch.setattr(plan, "MOST_PROGRAMS", 2)
+    monkeypatch.setattr(plan, "PROGRAMS_IN_MEMORY", 1)
+    assert_parity(make_case("r", Shape(3, 4, 3, 2), masks="both"))
+
+
+@pytest.mark.parametrize("shape", [Shape(1, 1, 1, 1), Shape(0, 3, 4, 2)], ids=str)
+@pytest.mark.parametrize("regime", ["on chip", "in memory"])
+def test_smallest_shapes(request: pytest.FixtureRequest, shape: Shape, regime: str) -> None:
+    if regime == "in memory":
+        request.getfixturevalue("in_memory")
+    for kind in ("f", "r", "l"):
+        assert_parity(make_case(kind, shape, norm="post", clamp=1.0))
+
+
+def test_strided_and_expanded_arguments() -> None:
+    case = make_case("r", SMALL, stp="uniform", masks="reset")
+    expected = case.run(reference, torch.float64)
+    odd = {}
+    for name, value in case.tensors.items():
+        wide = value.new_zeros(*value.shape[:-1], 2 * value.shape[-1])
+        wide[..., ::2] = value
+        odd[name] = wide[..., ::2]
+    odd["x"] = case.tensors["x"].transpose(0, 1).contiguous().transpose(0, 1)
+    assert_near(replace(case, tensors=odd).run(stpn, torch.float32), expected, torch.float32)
+
+
+def test_a_start_of_one_zero_for_all() -> None:
+    case = make_case("l", SMALL)
+    zero = torch.zeros((), dtype=torch.float64)
+    starts = {name: zero.expand(case.tensors[name].shape) for name in ("h0", "c0", "f0")}
+    assert_parity(replace(case, tensors=case.tensors | starts))
+
+
+@pytest.mark.parametrize("regime", ["on chip", "in memory"])
+def test_what_is_masked_may_be_nan(request: pytest.FixtureRequest, regime: str) -> None:
+    if regime == "in memory":
+        request.getfixturevalue("in_memory")
+    case = make_case("l", SMALL, masks="both")
+    reset = case.reset.clone()
+    reset[:, 0] = True
+    clean = replace(case, reset=reset)
+    dirty = {n: v.clone() for n, v in case.tensors.items()}
+    for name in ("h0", "c0", "f0"):
+        dirty[name].fill_(torch.nan)
+    steps = torch.arange(SMALL.steps)
+    dirty["x"][steps >= case.lengths.unsqueeze(1)] = torch.nan
+    actual = replace(clean, tensors=dirty).run(stpn, torch.float32)
+    assert_near(actual, clean.run(reference, torch.float64), torch.float32)
+
+
+@pytest.mark.parametrize("regime", ["on chip", "in memory"])
+def test_synapses_that_are_all_zero(request: pytest.FixtureRequest, regime: str) -> None:
+    if regime == "in memory":
+        request.getfixturevalue("in_memory")
+    case = make_case("r", SMALL, norm="post")
+    zero = {n: torch.zeros_like(case.tensors[n]) for n in ("weight", "f0", "gamma", "bias")}
+    case = replace(case, tensors=case.tensors | zero)
+    actual = case.run(stpn, torch.float32)
+    assert all(value.isfinite().all() for value in actual.values())
+    assert_near(actual, case.run(reference, torch.float64), torch.float32)
+
+
+def test_a_synapse_that_is_never_used_may_amplify() -> None:
+    case = make_case("f", Shape(1, 40, 3, 1), norm=None, clamp=None)
+    case.tensors["gamma"] *= 0.1
+    case.tensors["lambda_"] *= 0.5
+    for name in ("x", "f0"):
+        case.tensors[name][..., 1] = 0.0
+    case.tensors["lambda_"][:, 1] = 16.0
+    expected, actual = case.run(reference, torch.float64), case.run(stpn, torch.float32)
+    assert expected["grad of f0"].abs().max() > torch.finfo(torch.float32).max
+    for name in ("grad of x", "grad of f0"):
+        del actual[name], expected[name]
+    assert_near(actual, expected, torch.float32)
+
+
+@pytest.mark.parametrize("regime", ["on chip", "in memory"])
+def test_a_gradient_for_any_choice(request: pytest.FixtureRequest, regime: str) -> None:
+    """Autograd asks for some gradients only, and gives some only."""
+    if regime == "in memory":
+        request.getfixturevalue("in_memory")
+    case = make_case("l", Shape(1, 3, 2, 1), masks="reset")
+    tensors = {name: value.float() for name, value in case.tensors.items()}
+    for wanted, used in (("x", "y"), ("weight", "f"), ("lambda_", "c"), ("f0", "power")):
+        found = []
+        for module in (reference, stpn):
+            leaves = {n: v.clone().requires_grad_(n == wanted) for n, v in tensors.items()}
+            value = case.outputs(module, leaves, power=True)[used]
+            (gradient,) = torch.autograd.grad(value.square().sum(), leaves[wanted])
+            found.append(gradient)
+        assert distance(found[1], found[0].double()) < 1e-4, (wanted, used)
+
+
+def test_bfloat16_inputs_with_a_float32_state() -> None:
+    case = make_case("r", SMALL)
+    tensors = {name: value.float() for name, value in case.tensors.items()}
+    x = tensors["x"].bfloat16()
+    exact = replace(case, tensors=case.tensors | {"x": x.double()}).run(reference, torch.float64)
+    x.requires_grad_()
+    outputs = case.outputs(stpn, tensors | {"x": x}, power=True)
+    assert all(value.dtype == torch.float32 for value in outputs.values())
+    found = {n: v.detach() for n, v in outputs.items()}
+    assert_near(found, {n: exact[n] for n in outputs}, torch.float32)
+    outputs["y"].sum().backward()
+    assert x.grad is not None
+    assert x.grad.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("regime", ["on chip", "in memory"])
+@pytest.mark.parametrize("inputs", [5, 6])  # rows with padding, and without
+@pytest.mark.parametrize("kind", ["f", "r", "l"])
+def test_steps_in_place(
+    request: pytest.FixtureRequest, kind: str, inputs: int, regime: str
+) -> None:
+    if regime == "in memory":
+        request.getfixturevalue("in_memory")
+    case = make_case(kind, Shape(2, 1, inputs, 2), norm="post", clamp=0.4)
+    t = {n: v.float() for n, v in case.tensors.items()}
+    state = [t["h0"], *([t["c0"]] if kind == "l" else []), t["f0"]]
+    run = stpn.stpn_lstm_step_ if kind == "l" else stpn.stpn_step_
+    h, power = run(
+        t["x"][:, 0], *state, t["weight"], t["bias"], t["lambda_"], t["gamma"],
+        options=case.options, power_weight=t["power_weight"],
+    )  # fmt: skip
+    with torch.no_grad():
+        expected = case.outputs(reference, case.tensors, power=True)
+    actual = {"y": h.unsqueeze(1), "f": t["f0"], "power": power.unsqueeze(1)}
+    actual |= {"c": t["c0"]} if kind == "l" else {}
+    assert_near(actual, expected, torch.float32)
+
+
+def test_hebbff_is_an_stpnf() -> None:
+    case = make_case("f", SMALL, norm=None, nonlinearity="sigmoid", stp="uniform", masks="both")
+    assert case.options == STPNOptions(recurrent=False, norm=None, nonlinearity="sigmoid")
+    assert_parity(case)
+
+
+def arguments(name: str, batch: int, hidden: int) -> dict[str, Tensor]:
+    def draw(*shape: int, scale: float = hidden**-0.5) -> Tensor:
+        return scale * torch.randn(shape, dtype=torch.float64)
+
+    shared = {"p": draw(batch, 5, hidden, scale=1.0), "h0": draw(batch, hidden)}
+    square = draw(batch, hidden, hidden), draw(hidden, hidden)
+    if name == "fast_weights":
+        norm = {"ln_weight": 1 + draw(hidden), "ln_bias": draw(hidden)}
+        return shared | dict(zip(("a0", "w_h"), square, strict=True)) | norm
+    rule = {"v": draw(hidden), "d": draw(scale=0.3), "eta": None}
+    if name == "unmodulated":
+        rule = {"v": None, "d": None, "eta": torch.tensor(0.4, dtype=torch.float64)}
+    plastic = {"hebb0": square[0].clamp(-1, 1), "w": square[1], "alpha": draw(hidden, hidden)}
+    return shared | plastic | rule
+
+
+def run(call: Any, given: dict[str, Tensor | None], dtype: torch.dtype, **fixed: Any) -> Any:
+    leaves = {n: None if v is None else v.to(dtype).requires_grad_() for n, v in given.items()}
+    if fixed["power_weight"] is not None:
+        fixed["power_weight"] = fixed["power_weight"].to(dtype)
+    outputs = [value for value in call(**leaves, **fixed) if value is not None]
+    generator = torch.Generator().manual_seed(1)
+    total = sum(
+        (v * torch.randn(v.shape, generator=generator, dtype=torch.float64).to(dtype)).sum()
+        for v in outputs
+    )
+    wanted = {n: v for n, v in leaves.items() if v is not None}
+    gradients = torch.autograd.grad(total, list(wanted.values()))
+    named = {f"grad of {n}": g for n, g in zip(wanted, gradients, strict=True)}
+    return {str(k): v.detach() for k, v in enumerate(outputs)} | named
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (1, 1), (2, 17)], ids=str)
+@pytest.mark.parametrize("name", ["modulated", "unmodulated", "fast_weights"])
+def test_baselines(monkeypatch: pytest.MonkeyPatch, name: str, shape: tuple[int, int]) -> None:
+    monkeypatch.setattr(plan, "MOST_PROGRAMS", 2)
+    given, (batch, hidden) = arguments(name, *shape), shape
+    fixed: dict[str, Any] = {"power_weight": None}
+    if batch > 1:
+        weight = torch.rand(hidden, dtype=torch.float64)
+        fixed = {"reset": torch.rand(batch, 5) < 0.3, "power_weight": weight}
+        fixed["lengths"] = torch.tensor([5, 3, 4][:batch])
+    op = "fast_weights" if name == "fast_weights" else "modplast"
+    module = fast_weights if name == "fast_weights" else modplast
+    expected = run(getattr(reference_rivals, op), given, torch.float64, **fixed)
+    assert_near(run(getattr(module, op), given, torch.float32, **fixed), expected, torch.float32)
