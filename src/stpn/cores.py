@@ -103,7 +103,7 @@ _cores: dict[str, Core] = {
             "STPNf with one lambda and one gamma for the layer", stp="uniform",
         ),
         Core(
-            "hebbff", "stpn.nn.hebbff:HebbFF", "HebbFF", "#3DA880", "D", DASH_DOT,
+            "hebbff", "stpn.nn.hebbff:HebbFF", "HebbFF", "#3DA880", ">", DASH_DOT,
             "HebbFF (Tyulmankov et al. 2022)",
         ),
         _torch("lstm", "LSTM", "#2F62E0", "P", DASHED, "LSTM"),
@@ -118,7 +118,7 @@ _cores: dict[str, Core] = {
             "plasticity without a modulator (Miconi et al. 2018)",
         ),
         Core(
-            "fastweights", "stpn.nn.fast_weights:FastWeights", "Fast Weights", "#1C7A50", "d",
+            "fastweights", "stpn.nn.fast_weights:FastWeights", "Fast Weights", "#1C7A50", "H",
             DASHED, "Fast Weights (Ba et al. 2016)",
         ),
         _torch("mlp", "MLP", "#8C8C8C", "*", DOTTED, "feed-forward layer, no memory"),

@@ -100,7 +100,7 @@ def test_the_caption_says_what_is_incomplete(full_grid: Grid, tmp_path: Path) ->
         write_result(tmp_path, "maze", model, 0, reach=reach)
     assert plot(collect(tmp_path), 1).incomplete == (
         "ART (1 of 5 seeds for 1 of 2 models)",
-        "Maze (20% to 50% of the protocol, 1 of 3 seeds)",
+        "Maze (20% to 50% of the paper's length, 1 of 3 seeds)",
     )
 
 
@@ -173,3 +173,34 @@ def test_each_figure_shows_the_number_of_its_own_table(
     panel = plot(full_grid, number).panels[0]
     assert panel.task == "art"
     assert [r.y for r in panel.references if r.model == "stpnr"] == [mean]
+
+
+def test_a_spread_does_not_go_beyond_what_is_possible(tmp_path: Path) -> None:
+    for seed, reward in enumerate((1000.0, 20.0)):
+        write_result(tmp_path, "pendulum", "stpnf", seed, proficiency=reward)
+    panel = next(p for p in plots(collect(tmp_path))[0].panels if p.task == "pendulum")
+    assert np.nanmin(panel.curves[0].low) >= 0
+    assert np.nanmax(panel.curves[0].high) <= 1000
+
+
+def test_rewards_are_running_means(tmp_path: Path) -> None:
+    path = write_result(tmp_path, "pendulum", "stpnf", 0)
+    content = json.loads(path.read_text())
+    steps = list(range(20_000, 1_000_001, 20_000))
+    saw = [1000.0 if k % 2 else 0.0 for k in range(50)]
+    content["curve"] |= {"step": steps, "proficiency": saw, "power": saw, "loss": saw}
+    path.write_text(json.dumps(content))
+    panel = next(p for p in plots(collect(tmp_path))[0].panels if p.task == "pendulum")
+    values = panel.curves[0].y
+    assert values[0] == saw[0]
+    assert values[9] == pytest.approx(np.mean(saw[5:10]))
+
+
+def test_axes_say_what_a_reader_would_miss(tmp_path: Path) -> None:
+    write_result(tmp_path, "pong", "stpnr", 0, reach=0.02)
+    write_result(tmp_path, "art", "lstm", 0, power=500.0)
+    write_result(tmp_path, "art", "stpnr", 0, power=1.0)
+    training, power, *_ = plots(collect(tmp_path))
+    labels = {panel.task: panel.x_label for panel in training.panels}
+    assert labels == {"art": "epoch", "pong": "environment step (paper: 100M)"}
+    assert {p.task: p.y_label for p in power.panels}["art"] == "power (log scale)"

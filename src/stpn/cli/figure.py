@@ -50,7 +50,7 @@ def run(arguments: list[str]) -> int:
         words = f"Efficacy G of each synapse while {''.join(reading.steps)} is read, by"
     else:
         picture = synapses.draw_rates(synapses.read_rates(options.run, layer=options.layer))
-        title, words = "Learnt rates", "Learnt lambda and gamma of"
+        title, words = "Learnt rates", f"{synapses.RATES} Learnt by"
     for path in figures.save(picture, options.out, title, synapses.describe(options.run, words)):
         print(path)
     return 0

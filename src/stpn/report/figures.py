@@ -13,7 +13,7 @@ import numpy as np
 
 from stpn._extras import need
 from stpn._files import explain_os_errors, write_atomic
-from stpn.report.plots import Cloud, Curve, Panel, Plot, Reference
+from stpn.report.plots import Cloud, Curve, Panel, Plot, Reference, short_number
 from stpn.report.style import model_style
 
 if TYPE_CHECKING:
@@ -147,10 +147,12 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
             _draw_point_reference(axes, reference)
     if panel.log_y:
         plain_log_labels(axes)
-    elif panel.y_label == "power":
-        axes.set_ylim(bottom=0)
-    elif panel.y_label.endswith("(%)"):  # a spread may go beyond all right; room for a mark
-        axes.set_ylim(top=min(axes.get_ylim()[1], 104))
+    else:
+        low, high = axes.dataLim.intervaly
+        if panel.y_label == "power" or 0 <= low < 0.3 * high:  # as the page does
+            axes.set_ylim(bottom=0)
+        if panel.y_label.endswith("(%)"):  # a spread may go beyond all right; room for a mark
+            axes.set_ylim(top=min(axes.get_ylim()[1], 104))
     _short_thousands(axes)
 
 
@@ -226,6 +228,7 @@ def _draw_diamond(
     axes.errorbar(
         x, y, xerr=x_error, yerr=y_error, marker="D", markersize=3.5, markerfacecolor=fill,
         markeredgewidth=0.9, color=model_style(model).colour, elinewidth=0.7, zorder=5,
+        clip_on=False,
     )  # fmt: skip
 
 
@@ -277,11 +280,3 @@ def _short_thousands(axes: Axes) -> None:
 
     if np.max(np.abs(axes.get_xlim())) >= 10_000:
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value)))
-
-
-def short_number(value: float) -> str:
-    """50k, 1.5M: what an axis has room for."""
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:g}{letter}"
-    return f"{value:g}"

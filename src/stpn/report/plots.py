@@ -130,11 +130,12 @@ class Plot:
 
 def plots(grid: Grid) -> list[Plot]:
     """Figures 1 to 4 of the paper, from what has been run."""
+    dotted = "dotted beyond the end of the shortest seed"
     spread = (
-        "Mean and standard deviation over seeds (Pong: median and quartiles); dotted beyond the "
-        "end of the shortest seed."
+        f"Mean and standard deviation over seeds (Pong: median and quartiles); {dotted}. Rewards "
+        "are running means over a tenth of the measurements."
     )
-    paper_mark = "Diamonds: the paper's final figures."
+    paper_mark = "Diamonds: the paper's final numbers, at the end of its training."
     return [
         _plot(
             grid, 1, "proficiency", "Proficiency while training", f"{spread} {paper_mark}",
@@ -143,7 +144,7 @@ def plots(grid: Grid) -> list[Plot]:
         _plot(
             grid, 2, "power", "Power at each time step",
             "Power of trained models at each time step of a sequence or episode. Mean and "
-            "standard deviation over seeds. Lower is better.",
+            f"standard deviation over seeds; {dotted}. Lower is better.",
             [(task, _main_groups(grid, task)) for task in MAIN_TASKS], _power_panel,
         ),
         _plot(
@@ -191,7 +192,7 @@ def _shortfall(panel: Panel, groups: list[Group]) -> str:
     short = [group.reach for group in drawn if group.is_short]
     if short:
         low, high = percent(min(short)), percent(max(short))
-        lacks.append(f"{low if low == high else f'{low} to {high}'} of the protocol")
+        lacks.append(f"{low if low == high else f'{low} to {high}'} of the paper's length")
     few = [len(g.used) for g in drawn if len(g.used) < (g.seeds_wanted or 0)]
     if few:
         counts = f"{min(few)}" if min(few) == max(few) else f"{min(few)} to {max(few)}"
@@ -202,8 +203,8 @@ def _shortfall(panel: Panel, groups: list[Group]) -> str:
 
 def _main_groups(grid: Grid, task: str) -> list[Group]:
     """The models of the paper's main comparison, and those that the paper did not try."""
-    ablated = {f.model for f in paper.figures() if f.task == task and f.table == "ablation"}
-    main = {f.model for f in paper.figures() if f.task == task and f.table == "proficiency"}
+    ablated = {f.model for f in paper.numbers() if f.task == task and f.table == "ablation"}
+    main = {f.model for f in paper.numbers() if f.task == task and f.table == "proficiency"}
     return [grid.group(task, model) for model in grid.models(task) if model not in ablated - main]
 
 
@@ -224,18 +225,47 @@ def _training_panel(task: str, groups: list[Group], *, first: str = "proficiency
     curves = []
     for group in groups:
         series = [columns(run, "step", "proficiency") for run in group.used]
-        curve = _over_seeds(group, series, quantiles=style.quantiles)
+        if style.reinforcement:
+            series = [(steps, _running_mean(values)) for steps, values in series]
+        curve = _over_seeds(group, series, quantiles=style.quantiles, possible=style.possible)
         if curve is not None:
             curves.append(curve)
     references = []
     for curve in curves:
         asked = (task, curve.model, _metric(task))
-        theirs = paper.figure(*asked, table=first) or paper.figure(*asked)
+        theirs = paper.number(*asked, table=first) or paper.number(*asked)
         if theirs is not None:
             references.append(Reference(curve.model, theirs.mean, theirs.std))
     return Panel(
-        task, style.short, _unit(task), style.proficiency, tuple(curves), (), tuple(references)
-    )
+        task, style.short, _training_label(task, groups), style.proficiency, tuple(curves), (),
+        tuple(references),
+    )  # fmt: skip
+
+
+def _training_label(task: str, groups: list[Group]) -> str:
+    """What training counts, and where the paper's ended if ours do before."""
+    unit = experiments.TASKS[task].unit
+    label = "environment step" if unit == "step" else unit
+    if not any(group.is_short for group in groups):
+        return label
+    return f"{label} (paper: {short_number(experiments.TASKS[task].protocol)})"
+
+
+def short_number(value: float) -> str:
+    """50k, 1.5M: what an axis has room for."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"
+
+
+def _running_mean(values: Array) -> Array:
+    """Over the last tenth of the measurements, or as many as there are yet."""
+    window = max(len(values) // 10, 1)
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    ends = np.arange(1, len(values) + 1)
+    starts = np.maximum(ends - window, 0)
+    return (sums[ends] - sums[starts]) / (ends - starts)
 
 
 def _power_panel(task: str, groups: list[Group]) -> Panel:
@@ -244,11 +274,8 @@ def _power_panel(task: str, groups: list[Group]) -> Panel:
         curve = _over_seeds(group, [power_per_step(run) for run in group.used])
         if curve is not None:
             curves.append(curve)
-    style = task_style(task)
-    return Panel(
-        task, style.short, style.time, "power", tuple(curves),
-        log_y=_wide([curve.y for curve in curves]),
-    )  # fmt: skip
+    style, log = task_style(task), _wide([curve.y for curve in curves])
+    return Panel(task, style.short, style.time, _power_label(log), tuple(curves), log_y=log)
 
 
 def _front_panel(task: str, groups: list[Group]) -> Panel:
@@ -270,16 +297,21 @@ def _front_panel(task: str, groups: list[Group]) -> Panel:
                 final[:, 0], final[:, 1],
             )
         )  # fmt: skip
-        skill = paper.figure(task, group.model, _metric(task))
-        power = paper.figure(task, group.model, "power")
+        skill = paper.number(task, group.model, _metric(task))
+        power = paper.number(task, group.model, "power")
         if skill is not None and power is not None:
             references.append(Reference(group.model, power.mean, power.std, skill.mean, skill.std))
     style = task_style(task)
     spans = [np.concatenate([cloud.y, cloud.final_y]) for cloud in clouds]
+    log = _wide(spans)
     return Panel(
-        task, style.short, style.proficiency, "power", (), tuple(clouds), tuple(references),
-        log_y=_wide(spans),
+        task, style.short, style.proficiency, _power_label(log), (), tuple(clouds),
+        tuple(references), log_y=log,
     )  # fmt: skip
+
+
+def _power_label(log: bool) -> str:
+    return "power (log scale)" if log else "power"
 
 
 def _checkpoints(run: RunResult) -> Array:
@@ -290,9 +322,16 @@ def _checkpoints(run: RunResult) -> Array:
 
 
 def _over_seeds(
-    group: Group, series: Sequence[tuple[Array, Array]], *, quantiles: bool = False
+    group: Group,
+    series: Sequence[tuple[Array, Array]],
+    *,
+    quantiles: bool = False,
+    possible: tuple[float | None, float | None] = (0, None),
 ) -> Curve | None:
-    """Centre and spread on the union of all steps, each seed within its own reach."""
+    """Centre and spread on the union of all steps, each seed within its own reach.
+
+    The spread is cut off at what is `possible`; a power is never negative.
+    """
     series = [(x, y) for x, y in series if x.size]
     if not series:
         return None
@@ -310,7 +349,7 @@ def _over_seeds(
         centre = np.nanmean(values, axis=0)
         squares = np.nansum((values - centre) ** 2, axis=0)
         deviation = np.sqrt(squares / np.maximum(present - 1, 1))
-        low, high = centre - deviation, centre + deviation
+        low, high = (np.clip(centre + sign * deviation, *possible) for sign in (-1, 1))
     low, high = (np.where(present > 1, bound, np.nan) for bound in (low, high))
     return Curve(
         group.model, model_style(group.model).name, steps, centre, low, high,
@@ -326,8 +365,3 @@ def _wide(arrays: Sequence[Array]) -> bool:
 
 def _metric(task: str) -> str:
     return experiments.TASKS[task].metric
-
-
-def _unit(task: str) -> str:
-    unit = experiments.TASKS[task].unit
-    return "environment step" if unit == "step" else unit

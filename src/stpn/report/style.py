@@ -44,18 +44,25 @@ class TaskStyle:
     time: str = "time step"  # what power is measured at
     reinforcement: bool = False
     quantiles: bool = False  # the paper shows quartiles where it else shows mean and deviation
+    possible: tuple[float | None, float | None] = (None, None)  # least and most proficiency
 
 
 _TASKS: dict[str, TaskStyle] = {
-    "art": TaskStyle("ART", "accuracy (%)", 2, "sequence element"),
-    "maze": TaskStyle("Maze", "reward", 1, "episode step", reinforcement=True),
-    "pong": TaskStyle("Pong", "score", 1, "episode step", reinforcement=True, quantiles=True),
-    "pendulum": TaskStyle("Pendulum", "reward (steps)", 1, "episode step", reinforcement=True),
-    "maze-ablation": TaskStyle("Maze ablation", "reward", 1, "episode step", reinforcement=True),
-    "familiarity-dataset-r3": TaskStyle("Familiarity, dataset R=3", "accuracy (%)", 2, "vector"),
-    "familiarity-infinite-r3": TaskStyle("Familiarity, infinite R=3", "accuracy (%)", 2, "vector"),
-    "familiarity-infinite-r6": TaskStyle("Familiarity, infinite R=6", "accuracy (%)", 2, "vector"),
-}
+    "art": TaskStyle("ART", "accuracy (%)", 2, "sequence element", possible=(0, 100)),
+    "maze": TaskStyle("Maze", "reward", 1, "episode step", reinforcement=True, possible=(0, None)),
+    "pong": TaskStyle("Pong", "score", 1, "episode step", reinforcement=True, quantiles=True,
+                      possible=(-21, 21)),
+    "pendulum": TaskStyle("Pendulum", "reward (steps)", 1, "episode step", reinforcement=True,
+                          possible=(0, 1000)),
+    "maze-ablation": TaskStyle("Maze ablation", "reward", 1, "episode step", reinforcement=True,
+                               possible=(0, None)),
+    **{
+        f"familiarity-{mode}-r{distance}": TaskStyle(
+            f"Familiarity, {mode} R={distance}", "accuracy (%)", 2, "vector", possible=(0, 100)
+        )
+        for mode, distance in (("dataset", 3), ("infinite", 3), ("infinite", 6))
+    },
+}  # fmt: skip
 
 TASK_ORDER = tuple(_TASKS)
 POWER_DECIMALS = 1

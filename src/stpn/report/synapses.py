@@ -8,7 +8,7 @@ familiarity.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,12 @@ _NEURON_COLOURS = (
 )  # fmt: skip
 _NEURON_MARKERS = "os^DvPX*"
 
+RATES = (
+    "λ is the part of F that a synapse keeps from step to step, not limited to 0 to 1: beyond 1 it "
+    "amplifies F, which the normalisation holds, and below 0 it turns its sign. γ is what an "
+    "association adds."
+)
+
 GATES = ("input", "forget", "cell", "output")
 
 
@@ -50,6 +56,7 @@ class Reading:
     steps: tuple[str, ...]  # a name for each time step, (T)
     groups: tuple[tuple[int, str], ...]  # first column of each group of synapses, and its name
     rows: tuple[str, ...]  # a name for each row of synapses, (R)
+    key: str = ""  # what the names of the steps mean, where they do not say it themselves
 
 
 @dataclass(frozen=True)
@@ -79,8 +86,9 @@ def read_synapses(source: str | Path, sequence: str | None = None, *, layer: int
     stream = familiarity.sequence(
         FAMILIARITY_STEPS, config["input_size"], config["distance"], config["probability"]
     )
-    steps = tuple("r" if label else "n" for label in stream.labels.tolist())  # repeated, new
-    return _trace(_core(source), stream.x, steps, ((0, "inputs"),), layer)
+    steps = tuple("r" if label else "n" for label in stream.labels.tolist())
+    reading = _trace(_core(source), stream.x, steps, ((0, "inputs"),), layer)
+    return replace(reading, key="n: a new vector, r: one that is repeated")
 
 
 def read_art(core: RecurrentCore, text: str = EXAMPLE, *, layer: int = 1) -> Reading:
@@ -163,21 +171,31 @@ def draw_synapses(reading: Reading) -> Figure:
         bar.set_ticks([-limit, 0.0, limit], labels=[f"−{limit:.2g}", "0", f"{limit:.2g}"])
         for axes in places[rows + 1 :]:
             axes.remove()
+        if reading.key:
+            figure.supxlabel(reading.key, fontsize=6.5)
         return figure
 
 
 def draw_rates(rates: Rates) -> Figure:
-    """One dot a synapse, one colour a neuron."""
+    """One dot a synapse, one colour a neuron, as far as neurons can be told apart."""
     with paper_style():
         from matplotlib.lines import Line2D
 
         count = len(rates.lambda_)
-        legend = 1 < count <= 2 * len(_NEURON_COLOURS)
-        figure = new_figure(TEXT_WIDTH / 2 + (0.9 if legend else 0), 2.7)
+        told_apart = count <= 2 * len(_NEURON_COLOURS)
+        figure = new_figure(TEXT_WIDTH / 2 + 0.9 * (count > 1), 2.7)
         axes = figure.subplots()
         size = 12 if rates.lambda_.size < 1000 else 5
         handles = []
-        for row in range(count):
+        if not told_apart:
+            axes.scatter(
+                rates.lambda_, rates.gamma, s=4, color=_NEURON_COLOURS[0], alpha=0.3, linewidth=0,
+                zorder=2,
+            )  # fmt: skip
+            label = f"all {count} neurons"
+            handles.append(Line2D([], [], color=_NEURON_COLOURS[0], marker="o", linestyle="none",
+                                  markersize=3.5, label=label))  # fmt: skip
+        for row in range(count if told_apart else 0):
             colour = _NEURON_COLOURS[row % len(_NEURON_COLOURS)]
             marker = _NEURON_MARKERS[row // len(_NEURON_COLOURS) % len(_NEURON_MARKERS)]
             axes.scatter(
@@ -190,9 +208,10 @@ def draw_rates(rates: Rates) -> Figure:
             )  # fmt: skip
         axes.axhline(0, color="#888888", linewidth=0.6, zorder=1)
         axes.axvline(0, color="#888888", linewidth=0.6, zorder=1)
-        axes.set_xlabel("λ: how much of F is kept")
+        axes.axvline(1, color="#888888", linewidth=0.6, linestyle=":", zorder=1)
+        axes.set_xlabel("λ: part of F that is kept (dotted: all)")
         axes.set_ylabel("γ: how strongly F grows")
-        if legend:
+        if count > 1:
             figure.legend(handles=handles, loc="outside right center", fontsize=6.5)
         return figure
 

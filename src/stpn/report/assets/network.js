@@ -1,5 +1,4 @@
-/* A trained network in the browser: the recurrences of stpn/ops/reference.py and of
- * stpn/ops/reference_rivals.py, step by step.
+/* A trained network in the browser: the recurrences of the specifications in stpn/ops, step by step.
  *
  * Notation: I inputs, H hidden units, R rows of synapses (H, or 4H with gates), D columns (inputs,
  * then hidden units). Every matrix is a flat array of rows. Lambda and gamma come expanded to

@@ -301,9 +301,12 @@ const Plots = (() => {
     }
   }
 
-  function sample(style) {
+  function sample(style, dots) {
     const svg = element("svg", { width: 22, height: 10, "aria-hidden": "true" });
     if (style === null) element("path", { d: "M11,0L16,5L11,10L6,5Z", class: "diamond" }, svg);
+    else if (dots) element("path", {
+      d: "M11,5h0", stroke: style.colour, "stroke-width": 9, "stroke-linecap": style.square ? "square" : "round",
+    }, svg);
     else element("path", {
       d: "M1,5H21", stroke: style.colour, "stroke-width": 3, "stroke-dasharray": style.dashes.join(" "),
     }, svg);
@@ -316,11 +319,12 @@ const Plots = (() => {
     const legend = html("div", { class: "legend", role: "group", "aria-label": `Models of figure ${figure.number}` }, parent);
     const grid = html("div", { class: "panels", "data-count": figure.panels.length }, parent);
     const panels = figure.panels.map((panel) => new Panel(grid, panel, models, (model) => hidden.has(model)));
+    const dots = figure.panels.every((panel) => panel.clouds.length);
     const entries = figure.models.map((model) => [model, models[model].name, models[model]]);
     if (figure.panels.some((panel) => panel.references.length)) entries.push(["paper", "paper", null]);
     for (const [model, name, style] of entries) {
       const button = html("button", { type: "button", "aria-pressed": "true", title: "hide or show", "data-model": model }, legend);
-      button.append(sample(style), name);
+      button.append(sample(style, dots), name);
       button.addEventListener("click", () => {
         if (!hidden.delete(model)) hidden.add(model);
         button.setAttribute("aria-pressed", String(!hidden.has(model)));

@@ -98,7 +98,7 @@ const Viewer = (() => {
       this.maps = html("div", { class: "maps" }, root);
       this.tip = html("div", { class: "tip", hidden: "" }, this.maps);
       html("h3", { class: "rates-title" }, root, "Figure 6. Learnt λ and γ");
-      html("p", { class: "about" }, root, "One dot a synapse, one colour a neuron. λ is the part of the short-term weight that is kept at each step, γ what an association adds.");
+      html("p", { class: "about" }, root, "One dot a synapse, one colour and shape a neuron. λ is the part of the short-term weight that is kept at each step, not limited to 0 to 1: beyond 1 it is amplified, which the normalisation holds, and below 0 it turns its sign. γ is what an association adds.");
       this.rates = html("div", { class: "rates" }, root);
       this.choose(this.network);
     }
