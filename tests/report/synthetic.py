@@ -32,8 +32,8 @@ def write_result(
     """One exported result, `root/<task>/<model>/seed<N>.json`, near the paper's figures."""
     experiment = experiments.TASKS[task]
     noise = np.random.default_rng([seed, sum(map(ord, task + model))])
-    skill = paper.figure(task, model, experiment.metric)
-    cost = paper.figure(task, model, "power")
+    skill = paper.number(task, model, experiment.metric)
+    cost = paper.number(task, model, "power")
     if proficiency is None:
         mean, std = (skill.mean, skill.std) if skill else (60.0, 5.0)
         proficiency = float(mean + std * noise.normal())

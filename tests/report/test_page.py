@@ -74,7 +74,7 @@ def test_every_figure_names_its_runs(full_grid: Grid) -> None:
 def test_all_runs_are_listed_with_their_length(tmp_path: Path) -> None:
     write_result(tmp_path, "maze", "lstm", 2, reach=0.5, finished=False)
     page = page_of(collect(tmp_path))
-    assert "25,000 iterations, 50% of the protocol, unfinished" in page
+    assert "25,000 iterations, 50% of the paper&#39;s length, unfinished" in page
     assert "<code>maze/lstm/seed2.json</code>" in page
 
 
@@ -95,13 +95,16 @@ def test_problems_stand_at_the_top(tmp_path: Path) -> None:
 
 
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
-    hostile = "</script><script>alert(1)</script>{{data}}"
-    path = write_result(tmp_path / "a<i>b", "art", "stpnr", 0)
-    path.write_text(path.read_text().replace('"stpnr"', json.dumps(hostile)))
+    hostile = "x</script><script>alert(1)</script>{{ data }}{% raw %}"
+    config, summary = {"env": hostile}, {"protocol": 0}
+    path = write_result(tmp_path / "a<i>b", "art", "stpnr", 0, config=config, summary=summary)
+    path.write_text(path.read_text().replace('"art"', '"gym"'))
+    write_result(tmp_path / "a<i>b", "art", "lstm", 0)
     page = page_of(collect(tmp_path))
     assert "<script>alert" not in page
     assert "a<i>b" not in page
-    assert data_of(page)["models"][hostile]["name"] == hostile
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;{{ data }}{% raw %}" in page
+    assert data_of(page)["figures"]
 
 
 def stylesheet() -> str:
@@ -116,9 +119,9 @@ COLOURS = dict(re.findall(r"--([\w-]+): light-dark\(([^)]*)\)", stylesheet()))
     ("text", "back"),
     [
         ("text", "page"), ("text", "card"), ("soft", "page"), ("soft", "card"), ("accent", "page"),
-        ("text", "tip"), ("soft", "better-back"), ("soft", "within-back"), ("soft", "worse-back"),
-        ("soft", "idle-back"), ("better", "better-back"), ("within", "within-back"),
-        ("worse", "worse-back"), ("idle", "idle-back"), ("better", "card"), ("within", "card"),
+        ("text", "tip"), ("soft", "better-back"), ("soft", "same-back"), ("soft", "worse-back"),
+        ("soft", "idle-back"), ("better", "better-back"), ("same", "same-back"),
+        ("worse", "worse-back"), ("idle", "idle-back"), ("better", "card"), ("same", "card"),
         ("worse", "card"), ("text", "worse-back"),
     ],
 )  # fmt: skip

@@ -65,7 +65,7 @@ def test_while_training(grid: Grid) -> None:
         ("{paper art/lstm each}", "the paper has means"),
         ("{paper art/lstm best}", "the paper has means"),
         ("{art/lstm power best}", "a seed is at its best by"),
-        ("{ablation art/lstm}", "the paper has no such figure"),
+        ("{ablation art/lstm}", "the paper has no such number"),
     ],
 )
 def test_what_cannot_be_quoted(grid: Grid, quote: str, reason: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
 from pathlib import Path
 
@@ -14,7 +15,6 @@ pytest.importorskip("matplotlib")
 
 from stpn.cli import main
 from stpn.report import build
-from stpn.report import figures as figures_module
 from stpn.runs import Run
 from stpn.zoo import Shelf, ship
 
@@ -36,14 +36,14 @@ def test_a_report_of_trained_runs(
             assert (out / "figures" / f"{name}.{suffix}").stat().st_size > 1000
     markdown, page = (out / "report.md").read_text(), (out / "index.html").read_text()
     assert "The **spread** is small." in markdown
-    assert "The <b>spread</b> is small." in page
+    assert "The <strong>spread</strong> is small." in page
     for picture in re.findall(r"\]\(([^)]+)\)", markdown):
         assert (out / picture).is_file(), picture
     data = json.loads(re.search(r'id="report-data">(.*?)</script>', page, re.S)[1])
     names = [n["name"] for n in data["networks"] if "package" not in n["name"]]
     models = ("STPNr", "STPNl", "STPNf uniform", "LSTM", "ModPlast")
     assert names == [f"{model}, seed 0" for model in models]
-    assert "trained for under 1% of the protocol" in data["networks"][0]["about"]
+    assert "trained for under 1% of the paper's length" in data["networks"][0]["about"]
     assert "GRU: the page cannot run GRU" in page
 
 
@@ -183,9 +183,10 @@ def test_without_matplotlib_the_extra_is_named(
     def missing(module: str, *, extra: str) -> None:
         raise MissingExtra(f"pip install 'stpn-torch[{extra}]'")
 
-    monkeypatch.setattr(figures_module, "need", missing)
-    assert main(["report", str(full_results), "--out", str(tmp_path)]) == 1
+    monkeypatch.setattr(sys.modules["stpn.report.build"], "need", missing)
+    assert main(["report", str(full_results), "--out", str(tmp_path / "out")]) == 1
     assert "stpn-torch[report]" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()  # nothing is begun that cannot be ended
 
 
 @pytest.mark.slow

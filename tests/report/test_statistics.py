@@ -8,7 +8,14 @@ import math
 import numpy as np
 import pytest
 
-from stpn.report.statistics import Estimate, bootstrap_interval, interquartile_mean
+from stpn.report.statistics import (
+    Estimate,
+    Spread,
+    bootstrap_interval,
+    interquartile_mean,
+    student,
+    welch,
+)
 
 
 def brute_interquartile_mean(values: list[float]) -> float:
@@ -82,3 +89,26 @@ def test_one_seed_has_no_spread() -> None:
 def test_an_estimate_refuses_what_is_not_a_measurement(values: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="an estimate needs"):
         Estimate(values)
+
+
+@pytest.mark.parametrize(
+    ("freedom", "quantile"), [(1, 12.7062), (2, 4.3027), (4, 2.7764), (10, 2.2281), (30, 2.0423)]
+)
+def test_students_quantiles_are_those_of_the_tables(freedom: float, quantile: float) -> None:
+    assert student(0.975, freedom) == pytest.approx(quantile, rel=1e-4)
+    assert student(0.025, freedom) == pytest.approx(-quantile, rel=1e-4)
+
+
+def test_welchs_interval() -> None:
+    """Worked by hand: variances 4/4 and 9/9, so a standard error of sqrt(2) and 6.55 degrees."""
+    difference, half = welch(Spread(10.0, 2.0, 4), Spread(7.0, 3.0, 9))
+    assert difference == 3.0
+    freedom = 2**2 / (1 / 3 + 1 / 8)
+    assert half == pytest.approx(student(0.975, freedom) * math.sqrt(2))
+
+
+def test_one_seed_borrows_the_spread_of_the_other_side() -> None:
+    _, half = welch(Spread(10.0, None, 1), Spread(7.0, 2.0, 5))
+    assert half == pytest.approx(student(0.975, 4) * 2 * math.sqrt(1 + 1 / 5))
+    assert welch(Spread(10.0, None, 1), Spread(7.0, None, 1)) == (3.0, math.inf)
+    assert welch(Spread(10.0, 0.0, 2), Spread(7.0, 0.0, 2)) == (3.0, 0.0)

@@ -76,7 +76,7 @@ def test_a_model_stands_out_from_the_page(model: str, page: str) -> None:
 
 
 def test_every_model_and_task_has_a_look_of_its_own() -> None:
-    assert set(TASK_ORDER) == {figure.task for figure in paper.figures()}
+    assert set(TASK_ORDER) == {figure.task for figure in paper.numbers()}
     styles = [model_style(model) for model in cores.names()]
     assert len({style.colour for style in styles}) == len(styles)
     assert len({style.marker for style in styles}) >= 10  # the uniform forms share their base's

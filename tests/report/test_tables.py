@@ -28,7 +28,7 @@ def records(table: Table) -> dict[tuple[str, str, str], dict[str, str]]:
 
 def test_every_number_of_the_paper_stands_beside_ours(full_grid: Grid) -> None:
     found = by_name(full_grid)
-    for figure in paper.figures():
+    for figure in paper.numbers():
         row = records(found[figure.table])[figure.task, figure.model, figure.metric]
         assert float(row["paper_mean"]) == figure.mean
         assert float(row["paper_std"]) == figure.std
@@ -68,7 +68,7 @@ def test_a_model_in_two_tables_is_judged_against_each(full_grid: Grid) -> None:
     main, ablation = records(found["efficiency"])[key], records(found["ablation"])[key]
     assert main["mean"] == ablation["mean"]
     assert (main["paper_mean"], ablation["paper_mean"]) == ("10.9", "3.4")
-    assert (main["verdict"], ablation["verdict"]) == ("within", "worse")
+    assert (main["verdict"], ablation["verdict"]) == ("inconclusive", "worse")
 
 
 def test_partial_grids_are_shown_as_partial(tmp_path: Path) -> None:
@@ -77,11 +77,11 @@ def test_partial_grids_are_shown_as_partial(tmp_path: Path) -> None:
     write_result(tmp_path, "art", "stpnr", 3, reach=0.2, finished=False)
     write_result(tmp_path, "maze", "stpnr", 0, reach=0.31, finished=False)
     table = by_name(collect(tmp_path))["proficiency"]
-    for text in (table.markdown(), table.html()):
+    for text in (table.markdown(), table.html().replace("&#39;", "'")):
         assert "3 of 5 seeds" in text
-        assert "1 more on the way" in text
+        assert "1 more, on the way, left out" in text
         assert "1 of 3 seeds" in text
-        assert "† 31% of the protocol" in text
+        assert "† 31% of the paper's length" in text
         assert "unfinished" in text
     assert table.markdown().count("not run yet") == 13  # 15 figures in the table, two of them run
 
@@ -187,9 +187,12 @@ def test_html_is_well_formed(full_grid: Grid) -> None:
 
 
 def test_names_cannot_break_out_of_the_page(tmp_path: Path) -> None:
-    path = write_result(tmp_path, "art", "stpnr", 0)
-    path.write_text(path.read_text().replace('"stpnr"', '"<b>|x"'))
-    table = by_name(collect(tmp_path))["proficiency"]
+    path = write_result(
+        tmp_path, "art", "stpnr", 0, config={"env": "x<b>|x"}, summary={"protocol": 0}
+    )
+    path.write_text(path.read_text().replace('"art"', '"gym"'))
+    table = by_name(collect(tmp_path))["other"]
     assert "<b>|x" not in table.html()
     assert "&lt;b&gt;|x" in table.html()
-    assert r"<b>\|x" in table.markdown()
+    assert r"&lt;b&gt;\|x" in table.markdown()
+    assert "<b>" not in table.markdown()

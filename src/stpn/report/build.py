@@ -16,7 +16,8 @@ from stpn.report.network import TASK, Found, find, networks
 from stpn.report.plots import Plot, plots
 from stpn.report.quotes import fill
 from stpn.report.tables import LEGEND, Table, tables
-from stpn.report.verdicts import TaskVerdict, verdicts
+from stpn.report.templates import markdown_text, without_html
+from stpn.report.verdicts import RULE, TaskVerdict, verdicts
 
 if TYPE_CHECKING:
     from stpn.zoo import Shelf
@@ -66,7 +67,7 @@ class Written:
 def gather(root: str | Path, *, notes: str = "", shelf: Shelf | None = None) -> Report:
     """Read all runs under `root` and judge them.
 
-    `notes` is Markdown that goes into the report and may quote figures (`stpn.report.quotes`).
+    `notes` is Markdown that goes into the report and may quote numbers (`stpn.report.quotes`).
     `shelf` has trained networks for the synapse viewer and figures 5 and 6, where results come
     without checkpoints.
     """
@@ -123,15 +124,17 @@ def markdown(report: Report) -> str:
     lines = ["# Results", "", "## Verdict by task", ""]
     for verdict in report.verdicts:
         lines.append(f"- **{verdict.title}**: {verdict.headline} ({verdict.completeness}).")
-        lines += [f"  - {figures}." for figures in verdict.figures]
+        lines += [f"  - {numbers}." for numbers in verdict.numbers]
         lines += [f"  - {ranking.sentence}" for ranking in verdict.rankings]
+    lines += ["", RULE]
     if report.grid.problems:
-        lines += ["", "## Problems", "", *(f"- {problem}" for problem in report.grid.problems)]
+        problems = (f"- {markdown_text(problem)}" for problem in report.grid.problems)
+        lines += ["", "## Problems", "", *problems]
     lines += ["", "## Tables", "", LEGEND]
     for table in report.tables:
         lines += ["", f"### {table.title}", "", table.caption, "", table.markdown().rstrip()]
     if report.notes.strip():
-        lines += ["", "## Notes", "", report.notes.strip()]
+        lines += ["", "## Notes", "", without_html(report.notes.strip())]
     lines += ["", "## Figures"]
     for plot in report.plots:
         lines += ["", f"### Figure {plot.number}. {plot.title}", ""]
@@ -142,7 +145,11 @@ def markdown(report: Report) -> str:
             lines.append(f"Not run yet: {', '.join(plot.not_run)}.")
     for picture in report.pictures:
         lines += ["", f"### Figure {picture.number}. {picture.title}", ""]
-        lines += [f"![{picture.title}](figures/{picture.stem}.svg)", "", picture.caption]
+        lines += [
+            f"![{picture.title}](figures/{picture.stem}.svg)",
+            "",
+            markdown_text(picture.caption),
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -150,7 +157,8 @@ def _by_directory(runs: Iterable[str]) -> list[str]:
     """Names of runs, those of one directory together: `art/lstm/` seed0, seed1."""
     together: dict[str, list[str]] = {}
     for run in map(PurePosixPath, runs):
-        together.setdefault(run.parent.as_posix(), []).append(run.stem)
+        parent = run.parent.as_posix().replace("`", "'")  # which would end the code that it is in
+        together.setdefault(parent, []).append(markdown_text(run.stem))
     return [f"`{parent}/` {', '.join(names)}" for parent, names in together.items()]
 
 
@@ -167,7 +175,7 @@ def _pictures(source: Found | None) -> list[Picture]:
         Picture(5, "synapses", "Effective weights while a sequence is read",
                 f"Efficacy G of every synapse while {synapses.EXAMPLE} is read. {source.about}"),
         Picture(6, "rates", "Learnt rates",
-                f"One dot a synapse, one colour a neuron. {source.about}"),
+                f"One dot a synapse, one colour a neuron. {synapses.RATES} {source.about}"),
     ]  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from stpn import experiments
 from stpn.config import IDENTITY, MACHINE, MEASUREMENT
 from stpn.errors import ConfigError
 from stpn.report.statistics import Array, Estimate
-from stpn.report.style import TASK_ORDER, model_rank, task_rank
+from stpn.report.style import TASK_ORDER, model_rank, task_rank, task_style
 from stpn.results import RunResult, load_results
 
 Quantity = Literal["proficiency", "power"]
@@ -23,6 +23,7 @@ QUANTITIES: tuple[Quantity, ...] = ("proficiency", "power")
 
 # Of runs that all stop short, those within a tenth of the longest are comparable with each other.
 COMPARABLE_REACH = 0.9
+LATE_MEASUREMENTS = 4  # fewer say no more than the last one
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Group:
 
     @cached_property
     def used(self) -> tuple[RunResult, ...]:
-        """The runs whose figures count: the complete ones, or else those that went furthest."""
+        """The runs whose numbers count: the complete ones, or else those that went furthest."""
         complete = tuple(run for run in self.runs if is_complete(run))
         if complete and self.experiment is not None:
             return complete
@@ -57,12 +58,17 @@ class Group:
 
     @property
     def is_short(self) -> bool:
-        """No run has reached the length of the protocol."""
+        """No run has reached the paper's length."""
         return bool(self.used) and not is_complete(self.used[0])
 
     @property
+    def is_finished(self) -> bool:
+        """All runs that count have come to their own end, however long they are."""
+        return bool(self.used) and all(run.summary.finished for run in self.used)
+
+    @property
     def reach(self) -> float:
-        """Part of the protocol that the shortest of the used runs went through."""
+        """Part of the paper's length that the shortest of the used runs went through."""
         return min((run_reach(run) for run in self.used), default=0.0)
 
     @property
@@ -74,6 +80,20 @@ class Group:
         values = [getattr(run.summary, quantity) for run in self.used]
         measured = tuple(float(value) for value in values if value is not None)
         return Estimate(measured) if measured else None
+
+    @cached_property
+    def late(self) -> Estimate | None:
+        """Mean reward of each seed over the last fifth of its measurements; None if they are few,
+        or if this is no agent."""
+        if not task_style(self.task).reinforcement:
+            return None
+        tails = []
+        for run in self.used:
+            measured = columns(run, "step", "proficiency")[1]
+            tails.append(measured[len(measured) - len(measured) // 5 :])
+        if not tails or min(map(len, tails)) < LATE_MEASUREMENTS:
+            return None
+        return Estimate(tuple(float(tail.mean()) for tail in tails))
 
     def at_their_best(self) -> Group:
         """The same runs, each with the highest proficiency measured during its training."""
@@ -98,12 +118,12 @@ class Group:
 
 
 def run_reach(run: RunResult) -> float:
-    """Part of the protocol that a run went through; 1 where there is no protocol."""
+    """Part of the paper's length that a run went through; 1 where the paper has none."""
     return run.summary.share_of_paper
 
 
 def is_complete(run: RunResult) -> bool:
-    """Finished, evaluated, and as long as the protocol."""
+    """Finished, evaluated, and as long as the paper's."""
     return run.summary.finished and run_reach(run) >= 1
 
 

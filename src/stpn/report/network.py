@@ -89,7 +89,7 @@ def _restore(run: RunResult, name: str) -> Found:
     reach = run_reach(run)
     about = f"Run {name}: {network.core.hidden_size} hidden units"
     about += "" if accuracy is None else f", accuracy {accuracy:.2f}%"
-    about += "" if reach >= 1 else f", trained for {percent(reach)} of the protocol"
+    about += "" if reach >= 1 else f", trained for {percent(reach)} of the paper's length"
     return Found(f"{model_style(run.model).name}, seed {run.seed}", f"{about}.", network)
 
 

@@ -20,7 +20,7 @@ from stpn.report.grid import Group, Quantity
 from stpn.report.plots import Plot
 from stpn.report.style import model_rank, model_style, task_style
 from stpn.report.tables import seeds_text
-from stpn.report.verdicts import Verdict, decimals, figure_text, judge, percent
+from stpn.report.verdicts import Verdict, decimals, judge, number_text, percent
 
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
 
@@ -68,21 +68,19 @@ def readme_part(report: Report, docs: Path) -> str:
     if plot.panels:
         picture = (docs / "figures" / f"{plot.stem}.svg").as_posix()
         lines += [f"![{plot.title}]({picture})", "", _caption(plot), ""]
-    rows = [row for task in MAIN_TASKS for row in _rows(report, task)]
+    used: set[Verdict] = set()
+    rows = [row for task in MAIN_TASKS for row in _rows(report, task, used)]
     if rows:
         lines += [
             "| task | model | proficiency | paper | power | paper | seeds |",
             "|---|---|---|---|---|---|---|",
             *rows,
             "",
-            " · ".join(
-                f"{v.sign} {v.words}" for v in Verdict if v.sign and v is not Verdict.MISSING
-            )
+            " · ".join(f"{v.sign} {v.words}" for v in Verdict if v in used and v.sign)
             + " · ‡ settings that differ from the paper's.",
         ]
-    missing = [experiments.get(task).title for task in MAIN_TASKS if not report.grid.models(task)]
-    if missing:
-        lines += ["", f"Not run yet: {', '.join(missing)}."]
+    if rest := _rest(report):
+        lines += ["", f"Not run or not finished yet: {rest}."]
     page = (docs / "results.md").as_posix()
     lines += [
         "",
@@ -95,29 +93,51 @@ def _caption(plot: Plot) -> str:
     return f"*{plot.title}: {plot.full_caption[0].lower()}{plot.full_caption[1:]}*"
 
 
-def _rows(report: Report, task: str) -> Iterator[str]:
-    """One for each model of the paper's main comparison that has runs."""
-    main = {f.model for f in paper.figures() if f.task == task and f.table == "proficiency"}
+def _groups(report: Report, task: str) -> list[Group]:
+    """The models of the paper's main comparison, with runs or without."""
+    main = {f.model for f in paper.numbers() if f.task == task and f.table == "proficiency"}
+    return [report.grid.group(task, model) for model in sorted(main, key=model_rank)]
+
+
+def _rest(report: Report) -> str:
+    """What a reader would look for in vain: models whose runs have not come to their end."""
+    parts = []
+    for task in MAIN_TASKS:
+        rest = [group for group in _groups(report, task) if not group.is_finished]
+        if rest:
+            names = ", ".join(model_style(group.model).name for group in rest)
+            parts.append(f"{experiments.get(task).title} ({names})")
+    return "; ".join(parts)
+
+
+def _rows(report: Report, task: str, used: set[Verdict]) -> Iterator[str]:
+    """One for each model whose runs are finished; `used` collects the verdicts that it shows."""
     heading = f"{experiments.get(task).title}, {task_style(task).proficiency}"
-    for model in sorted(main & set(report.grid.models(task)), key=model_rank):
-        group = report.grid.group(task, model)
+    for group in _groups(report, task):
+        if not group.is_finished:
+            continue
         metric = experiments.get(task).metric
         notes = seeds_text(group)
         if group.is_short:
-            notes += f", {percent(group.reach)} of the protocol"
+            notes += f", {percent(group.reach)} of the paper's length"
         if group.deviations:
             notes += " ‡"
-        cells = [heading, model_style(model).name]
-        cells += _figures(group, "proficiency", metric)
-        cells += _figures(group, "power", "power")
+        cells = [heading, model_style(group.model).name]
+        cells += _numbers(group, "proficiency", metric, used)
+        cells += _numbers(group, "power", "power", used)
         yield f"| {' | '.join([*cells, notes])} |"
         heading = ""
 
 
-def _figures(group: Group, quantity: Quantity, metric: str) -> list[str]:
-    theirs = paper.figure(group.task, group.model, metric)
+def _numbers(group: Group, quantity: Quantity, metric: str, used: set[Verdict]) -> list[str]:
+    theirs = paper.number(group.task, group.model, metric)
     places = decimals(group.task, quantity)
     estimate = group.estimate(quantity)
-    ours = "–" if estimate is None else f"**{figure_text(estimate, places)}**"
+    ours = "–" if estimate is None else f"**{number_text(estimate, places)}**"
     beside = "–" if theirs is None else f"{theirs.mean:.{places}f} ± {theirs.std:.{places}f}"
-    return [f"{judge(group, quantity, theirs).sign} {ours}".strip(), beside]
+    verdict = judge(group, quantity, theirs)
+    used.add(verdict)
+    if quantity == "proficiency" and group.late is not None:
+        late = number_text(group.late, places)
+        ours += f"<br>last fifth {late}" if late not in ours else ""
+    return [f"{verdict.sign} {ours}".strip(), beside]

@@ -1,4 +1,4 @@
-"""Figures that notes quote: no number of a run or of the paper's tables is written by hand.
+"""Numbers that notes quote: no number of a run or of the paper's tables is written by hand.
 
     {art/lstm}               ours, accuracy or reward: mean ± deviation over seeds
     {art/lstm power}         its power
@@ -8,7 +8,7 @@
     {paper art/lstm}         the paper's; {paper art/lstm power}
     {ablation art/stpnr}     the paper's in the table of its ablation, where it has two
 
-Figures look as they do in the tables. Other braces are left alone.
+Numbers look as they do in the tables. Other braces are left alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stpn.errors import ConfigError, unknown
 from stpn.report.grid import Grid, Group, Quantity, columns
 from stpn.report.statistics import Estimate
 from stpn.report.style import TASK_ORDER
-from stpn.report.verdicts import decimals, figure_text, places_for
+from stpn.report.verdicts import decimals, number_text, places_for
 
 _QUOTE = re.compile(
     r"\{(?:(?P<whose>paper|ablation)\s+)?(?P<task>[a-z0-9-]+)/(?P<model>[a-z]+)"
@@ -53,7 +53,7 @@ def _quote(match: re.Match[str], grid: Grid) -> str:
     if estimate is None:
         return "(not run yet)"
     places = decimals(task, quantity)
-    text = _listed(estimate, places) if match["how"] == "each" else figure_text(estimate, places)
+    text = _listed(estimate, places) if match["how"] == "each" else number_text(estimate, places)
     unfinished = not step and not all(run.summary.finished for run in group.used)
     return f"{text} (unfinished)" if unfinished else text
 
@@ -63,10 +63,10 @@ def _of_the_paper(match: re.Match[str], quantity: Quantity) -> str:
         raise _mistake(match, "the paper has means over seeds, at the end of training")
     metric = "power" if quantity == "power" else experiments.get(match["task"]).metric
     table = "ablation" if match["whose"] == "ablation" else None
-    figure = paper.figure(match["task"], match["model"], metric, table=table)
-    if figure is None:
-        raise _mistake(match, "the paper has no such figure")
-    return str(figure)
+    number = paper.number(match["task"], match["model"], metric, table=table)
+    if number is None:
+        raise _mistake(match, "the paper has no such number")
+    return str(number)
 
 
 def _at(group: Group, quantity: Quantity, step: int) -> Estimate | None:

@@ -1,7 +1,8 @@
-"""Figures over seeds: few values, so every spread says how many there were.
+"""Numbers over seeds: few values, so every spread says how many there were.
 
-Reinforcement learning also gets the interquartile mean with a bootstrap interval, as Agarwal et
-al. (2021) advise for few and brittle runs.
+Two means are compared by Welch's interval, in which both spreads and both numbers of seeds count.
+Reinforcement learning also gets the interquartile mean with a bootstrap interval, as Agarwal et al.
+(2021) advise for few and brittle runs.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +22,17 @@ RESAMPLES = 2000
 LEVEL = 0.95
 
 
+class Spread(NamedTuple):
+    """What a comparison needs to know of some seeds."""
+
+    mean: float
+    std: float | None  # None: one seed, which has no spread
+    seeds: int
+
+
 @dataclass(frozen=True)
 class Estimate:
-    """One figure, measured once per seed."""
+    """One number, measured once per seed."""
 
     values: tuple[float, ...]
 
@@ -44,6 +54,10 @@ class Estimate:
     def std(self) -> float | None:
         """Standard deviation of the sample (n - 1); one seed has no spread, not a spread of 0."""
         return float(np.std(self.values, ddof=1)) if self.count > 1 else None
+
+    @property
+    def spread(self) -> Spread:
+        return Spread(self.mean, self.std, self.count)
 
     @cached_property
     def median(self) -> float:
@@ -91,3 +105,30 @@ def bootstrap_interval(
     tail = (1 - level) / 2
     low, high = np.quantile(statistic(sample[picks]), [tail, 1 - tail])
     return float(low), float(high)
+
+
+def welch(a: Spread, b: Spread, *, level: float = LEVEL) -> tuple[float, float]:
+    """Difference of two means, a - b, and the half width of its confidence interval.
+
+    A single seed is taken to spread as the others do; between two single seeds all is possible.
+    """
+    std_a, std_b = (b.std if a.std is None else a.std), (a.std if b.std is None else b.std)
+    if std_a is None or std_b is None:
+        return a.mean - b.mean, math.inf
+    part_a, part_b = std_a**2 / a.seeds, std_b**2 / b.seeds
+    if part_a + part_b == 0:
+        return a.mean - b.mean, 0.0
+    if a.std is None or b.std is None:  # a spread that was borrowed brings no freedom of its own
+        freedom = float(max(a.seeds, b.seeds) - 1)
+    else:
+        lost = part_a**2 / (a.seeds - 1) + part_b**2 / (b.seeds - 1)
+        freedom = (part_a + part_b) ** 2 / lost
+    return a.mean - b.mean, student(0.5 + level / 2, freedom) * math.sqrt(part_a + part_b)
+
+
+def student(probability: float, freedom: float) -> float:
+    """Quantile of Student's t: with t = sqrt(n) tan(x), the density of x is cos(x)^(n - 1)."""
+    x = np.linspace(-math.pi / 2, math.pi / 2, 100_001)
+    middle = np.cos((x[1:] + x[:-1]) / 2) ** (freedom - 1)
+    below = np.concatenate([[0.0], np.cumsum(middle)])
+    return math.sqrt(freedom) * math.tan(np.interp(probability, below / below[-1], x))

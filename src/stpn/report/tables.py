@@ -6,18 +6,19 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from typing import Any
 
 from stpn import experiments, paper
+from stpn.report import templates
 from stpn.report.grid import QUANTITIES, Grid, Group, Quantity
 from stpn.report.statistics import LEVEL
 from stpn.report.style import TASK_ORDER, model_rank, model_style, task_style
+from stpn.report.templates import markdown_text
 from stpn.report.verdicts import (
     Verdict,
     decimals,
-    figure_text,
     judge,
+    number_text,
     percent,
     places_for,
     quantity_of,
@@ -37,11 +38,10 @@ CAPTIONS = {
     "familiarity": "Accuracy (%) on vectors that were not trained on. Higher is better.",
 }
 
+SIGNS = " · ".join(f"{v.sign} {v.words}" for v in Verdict if v.sign)
 LEGEND = (
-    "Ours: mean ± standard deviation over seeds, beside the paper's. "
-    + " · ".join(f"{v.sign} {v.words}" for v in Verdict if v.sign)
-    + ". Within the spread: the two intervals mean ± deviation overlap. †: part of the protocol's "
-    "length that was trained. ‡: settings that differ from the paper's, under the table."
+    f"Ours: mean ± standard deviation over seeds, beside the paper's. {SIGNS}. †: part of the "
+    "paper's length that was trained. ‡: settings that differ from the paper's, under the table."
 )
 
 FAMILIARITY = tuple(task for task in TASK_ORDER if task.startswith("familiarity"))
@@ -49,7 +49,7 @@ FAMILIARITY = tuple(task for task in TASK_ORDER if task.startswith("familiarity"
 RECORD_FIELDS = (
     "table", "task", "model", "metric", "mean", "std", "median", "quartile_25", "quartile_75",
     "iqm", "iqm_low", "iqm_high", "seeds", "seeds_in_paper", "reach", "paper_mean", "paper_std",
-    "verdict", "deviations", "values",
+    "verdict", "deviations", "values", "late_mean", "late_std",
 )  # fmt: skip
 
 
@@ -66,7 +66,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """A table that is ready to print. `records` holds the same figures as plain rows, for CSV."""
+    """A table that is ready to print. `records` holds the same numbers as plain rows, for CSV."""
 
     name: str
     title: str
@@ -74,7 +74,7 @@ class Table:
     columns: tuple[str, ...]  # headings of the columns after the first
     rows: tuple[tuple[str, tuple[Cell, ...]], ...]  # heading of the row, cells
     records: tuple[dict[str, Any], ...]
-    compares: bool = True  # ours beside the paper's; else our figures alone
+    compares: bool = True  # ours beside the paper's; else our numbers alone
 
     @property
     def footnotes(self) -> list[str]:
@@ -82,7 +82,8 @@ class Table:
         cells = (cell for _, row in self.rows for cell in row)
         return list(dict.fromkeys(", ".join(c.deviations) for c in cells if c.deviations))
 
-    def _notes(self, cell: Cell) -> list[str]:
+    def notes(self, cell: Cell) -> list[str]:
+        """What stands below the number of a cell."""
         if not cell.deviations:
             return list(cell.notes)
         number = 1 + self.footnotes.index(", ".join(cell.deviations))
@@ -90,19 +91,19 @@ class Table:
 
     def markdown(self) -> str:
         if self.compares:
-            head = [part for column in self.columns for part in (column, "paper")]
+            head = [part for column in self.columns for part in (markdown_text(column), "paper")]
         else:
-            head = list(self.columns)
+            head = list(map(markdown_text, self.columns))
         lines = [_markdown_row(["", *head]), _markdown_row(["---"] * (1 + len(head)))]
         for heading, cells in self.rows:
-            parts = [_pipes(heading)]
+            parts = [markdown_text(heading)]
             for cell in cells:
-                parts.append(_markdown_cell(cell, self._notes(cell)))
+                parts.append(_markdown_cell(cell, self.notes(cell)))
                 if self.compares:
                     parts.append(cell.paper or "–")
             lines.append(_markdown_row(parts))
         for number, text in enumerate(self.footnotes, 1):
-            lines += ["", f"‡{number} {text}."]
+            lines += ["", f"‡{number} {markdown_text(text)}."]
         return "\n".join(lines) + "\n"
 
     def csv(self) -> str:
@@ -113,21 +114,7 @@ class Table:
         return text.getvalue()
 
     def html(self) -> str:
-        head = "".join(f'<th scope="col">{escape(column)}</th>' for column in self.columns)
-        body = ""
-        for heading, cells in self.rows:
-            columns = "".join(_html_cell(cell, self._notes(cell)) for cell in cells)
-            body += f'<tr><th scope="row">{escape(heading)}</th>{columns}</tr>\n'
-        feet = "".join(
-            f'<p class="footnote">‡{number} {escape(text)}.</p>\n'
-            for number, text in enumerate(self.footnotes, 1)
-        )
-        return (
-            f'<table id="table-{escape(self.name)}">\n'
-            f"<caption>{escape(self.caption)}</caption>\n"
-            f'<thead><tr><th scope="col">Model</th>{head}</tr></thead>\n'
-            f"<tbody>\n{body}</tbody>\n</table>\n{feet}"
-        )
+        return templates.render("table.html", table=self)
 
 
 def tables(grid: Grid) -> list[Table]:
@@ -140,10 +127,10 @@ def tables(grid: Grid) -> list[Table]:
 
 
 def group_notes(group: Group) -> tuple[str, ...]:
-    """What a reader must know about the runs behind a figure."""
+    """What a reader must know about the runs behind a number."""
     notes = [seeds_text(group)]
     if group.is_short:
-        notes.append(f"† {percent(group.reach)} of the protocol")
+        notes.append(f"† {percent(group.reach)} of the paper's length")
         if not all(run.summary.finished for run in group.used):
             notes.append("unfinished")
     if group.left_out:
@@ -164,15 +151,15 @@ def _paper_table(grid: Grid, name: str) -> Table:
 
     A model that we ran and the paper did not gets a row in the first table that has the column.
     """
-    columns = list(dict.fromkeys((f.task, f.metric) for f in paper.figures() if f.table == name))
-    models = {f.model for f in paper.figures() if f.table == name}
+    columns = list(dict.fromkeys((f.task, f.metric) for f in paper.numbers() if f.table == name))
+    models = {f.model for f in paper.numbers() if f.table == name}
     for task, metric in columns:
         models |= {m for m in grid.models(task) if _is_extra(name, task, m, metric)}
     rows, records = [], []
     for model in sorted(models, key=model_rank):
         cells = []
         for task, metric in columns:
-            theirs = paper.figure(task, model, metric, table=name)
+            theirs = paper.number(task, model, metric, table=name)
             if theirs is None and not _is_extra(name, task, model, metric):
                 cells.append(Cell())
                 continue
@@ -194,13 +181,13 @@ def _metric_word(task: str, metric: str) -> str:
 
 def _is_extra(table: str, task: str, model: str, metric: str) -> bool:
     """Whether a model outside the paper's experiments on this task is shown in this table."""
-    if any((f.task, f.model) == (task, model) for f in paper.figures()):
+    if any((f.task, f.model) == (task, model) for f in paper.numbers()):
         return False
-    homes = [f.table for f in paper.figures() if (f.task, f.metric) == (task, metric)]
+    homes = [f.table for f in paper.numbers() if (f.task, f.metric) == (task, metric)]
     return homes[:1] == [table]
 
 
-def _cell(group: Group, quantity: Quantity, theirs: paper.Figure | None) -> Cell:
+def _cell(group: Group, quantity: Quantity, theirs: paper.Number | None) -> Cell:
     places = decimals(group.task, quantity)
     beside = "" if theirs is None else f"{theirs.mean:.{places}f} ± {theirs.std:.{places}f}"
     estimate = group.estimate(quantity)
@@ -209,21 +196,23 @@ def _cell(group: Group, quantity: Quantity, theirs: paper.Figure | None) -> Cell
         in_grid = theirs is not None or group.experiment is not None
         return Cell(paper=beside, verdict=verdict if in_grid else None)
     notes = group_notes(group)
+    if quantity == "proficiency" and group.late is not None:
+        notes += (f"last fifth of training {number_text(group.late, places)}",)
     if task_style(group.task).quantiles and estimate.count > 1:
         low, high = estimate.quartiles
         notes += (f"quartiles {low:.{places}f} to {high:.{places}f}",)
-    return Cell(figure_text(estimate, places), beside, verdict, notes, group.deviations)
+    return Cell(number_text(estimate, places), beside, verdict, notes, group.deviations)
 
 
 def _familiarity_best_table(grid: Grid) -> Table:
-    """For readers who ask whether the paper's figures are those of the last network."""
+    """For readers who ask whether the paper's numbers are those of the last network."""
     name, rows, records = "familiarity-best", [], []
     for model in _familiarity_models(grid):
         cells = []
         for task in FAMILIARITY:
             metric = experiments.get(task).metric
             group = grid.group(task, model).at_their_best()
-            theirs = paper.figure(task, model, metric)
+            theirs = paper.number(task, model, metric)
             cells.append(_cell(group, "proficiency", theirs))
             records.append(_record(name, group, "proficiency", metric, theirs))
         rows.append((model_style(model).name, tuple(cells)))
@@ -231,7 +220,8 @@ def _familiarity_best_table(grid: Grid) -> Table:
         name,
         "Continual familiarity, at its best",
         "The highest accuracy (%) that each seed had while training, on one sequence. All other "
-        "tables have the network at the end; which one the paper has is not said there.",
+        "tables have the network at the end; the paper does not say which it reports. The maximum "
+        "over many measurements is higher than what the network can do: chance lifts it.",
         tuple(task_style(task).short for task in FAMILIARITY),
         tuple(rows),
         tuple(records),
@@ -276,7 +266,7 @@ def _reinforcement_table(grid: Grid) -> Table:
             cells: list[Cell] = []
             for name in (metric, "power"):
                 cells += _robust_cells(group, quantity_of(name))
-                theirs = paper.figure(task, model, name)
+                theirs = paper.number(task, model, name)
                 records.append(_record("reinforcement", group, quantity_of(name), name, theirs))
             rows.append((f"{task_style(task).short} · {model_style(model).name}", tuple(cells)))
     interval = f"IQM [{LEVEL:.0%} interval]"
@@ -284,7 +274,7 @@ def _reinforcement_table(grid: Grid) -> Table:
         "reinforcement",
         "Reinforcement learning, robust statistics",
         "Interquartile mean (IQM) over seeds with bootstrap interval, and median with quartiles; "
-        "reward or score, then power. One seed has no interval.",
+        "reward or score of the last network, then its power. One seed has no interval.",
         (f"Reward, {interval}", "Reward, median (quartiles)", f"Power, {interval}",
          "Power, median (quartiles)"),
         tuple(rows),
@@ -330,7 +320,7 @@ def _other_table(grid: Grid, tasks: Iterable[str]) -> Table:
 
 
 def _record(
-    table: str, group: Group, quantity: Quantity, metric: str, theirs: paper.Figure | None
+    table: str, group: Group, quantity: Quantity, metric: str, theirs: paper.Number | None
 ) -> dict[str, Any]:
     estimate = group.estimate(quantity)
     record: dict[str, Any] = {
@@ -358,6 +348,8 @@ def _record(
             "iqm_low": interval[0],
             "iqm_high": interval[1],
         }
+        if quantity == "proficiency" and group.late is not None:
+            numbers |= {"late_mean": group.late.mean, "late_std": group.late.std}
         record |= {name: None if v is None else f"{v:.6g}" for name, v in numbers.items()}
         record["values"] = " ".join(f"{value:.6g}" for value in estimate.values)
     return record
@@ -369,31 +361,8 @@ def _markdown_cell(cell: Cell, notes: list[str]) -> str:
     if not cell.ours:
         return f"{cell.verdict.sign} {cell.verdict.words}"
     text = f"{cell.verdict.sign} **{cell.ours}**".strip()
-    return _pipes(text + (f"<br>{', '.join(notes)}" if notes else ""))
+    return text + (f"<br>{markdown_text(', '.join(notes))}" if notes else "")
 
 
 def _markdown_row(parts: Sequence[str]) -> str:
     return f"| {' | '.join(parts)} |"
-
-
-def _pipes(text: str) -> str:
-    return text.replace("|", r"\|")
-
-
-def _html_cell(cell: Cell, notes: list[str]) -> str:
-    if cell.verdict is None:
-        return f"<td>{_html_paper(cell) or '–'}</td>"
-    sign = cell.verdict.sign
-    mark = f'<span class="sign" aria-hidden="true">{sign}</span> ' if sign else ""
-    spoken = f'<span class="spoken">{cell.verdict.words}: </span>' if sign else ""
-    ours = f"<b>{escape(cell.ours)}</b>" if cell.ours else "not run yet"
-    spoken = spoken if cell.ours else ""
-    small = "".join(f'<span class="note">{escape(note)}</span>' for note in notes)
-    return (
-        f'<td class="{cell.verdict.value}" title="{cell.verdict.words}">'
-        f"{mark}{spoken}{ours}{_html_paper(cell)}{small}</td>"
-    )
-
-
-def _html_paper(cell: Cell) -> str:
-    return f'<span class="paper">paper {escape(cell.paper)}</span>' if cell.paper else ""
