@@ -16,7 +16,7 @@ SUPERVISED = ["art", "familiarity-dataset-r3", "familiarity-infinite-r3", "famil
 
 
 def test_every_number_of_the_paper_belongs_to_an_experiment():
-    for row in paper.figures():
+    for row in paper.numbers():
         task = experiments.get(row.task)
         assert row.model in task.models, row
         assert row.metric in (task.metric, "power"), row
@@ -25,16 +25,16 @@ def test_every_number_of_the_paper_belongs_to_an_experiment():
 def test_every_experiment_has_its_number_in_the_paper():
     for task in experiments.TASKS.values():
         for model in task.models:
-            assert paper.figure(task.name, model, task.metric), (task.name, model)
+            assert paper.number(task.name, model, task.metric), (task.name, model)
 
 
 def test_main_table_before_ablation():
-    assert paper.figure("art", "stpnr", "test_accuracy").mean == 98.55
-    assert paper.figure("art", "stpnr", "test_accuracy", table="ablation").mean == 99.99
-    assert paper.figure("maze", "stpnr", "reward").mean == 132.7
-    assert paper.figure("maze-ablation", "stpnr", "reward").mean == 115.7
-    assert paper.figure("art", "gru", "test_accuracy") is None
-    assert str(paper.figure("art", "stpnr", "power")) == "10.9 ± 3.8"
+    assert paper.number("art", "stpnr", "test_accuracy").mean == 98.55
+    assert paper.number("art", "stpnr", "test_accuracy", table="ablation").mean == 99.99
+    assert paper.number("maze", "stpnr", "reward").mean == 132.7
+    assert paper.number("maze-ablation", "stpnr", "reward").mean == 115.7
+    assert paper.number("art", "gru", "test_accuracy") is None
+    assert str(paper.number("art", "stpnr", "power")) == "10.9 ± 3.8"
 
 
 @pytest.mark.parametrize("name", SUPERVISED)

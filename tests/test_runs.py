@@ -301,10 +301,10 @@ def test_thin(length, points):
         assert (kept[0], kept[-1]) == (0, length - 1)
 
 
-def test_paper_figures_take_what_there_is():
+def test_paper_numbers_take_what_there_is():
     task = experiments.get("familiarity-infinite-r3")
-    assert results.paper_figures(task, "stpnr") == {"proficiency": [99.99, 0.02]}
-    assert results.paper_figures(task, "gru") is None
+    assert results.paper_numbers(task, "stpnr") == {"proficiency": [99.99, 0.02]}
+    assert results.paper_numbers(task, "gru") is None
 
 
 def test_runs_in_other_environments_are_exported_below_their_name(tmp_path):

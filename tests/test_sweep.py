@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from stpn import experiments, results
+from stpn._extras import MissingExtra
 from stpn.cli import main
 from stpn.errors import ConfigError
 from stpn.runs import Run, find
@@ -196,3 +197,14 @@ def test_a_damaged_run_is_refused_and_the_others_go_on(tmp_path):
     results = LocalExecutor().execute(plan(jobs, tmp_path), lambda event: None)
     assert [result.status for result in results] == ["failed", "finished"]
     assert "config.json is damaged" in results[0].message
+
+
+def test_a_missing_extra_is_said_once_and_before_anything_starts(tmp_path, monkeypatch, capsys):
+    def missing(self):
+        raise MissingExtra("this needs 'gymnasium'; pip install '.[rl]'")
+
+    monkeypatch.setattr(type(experiments.get("maze").task), "check_extras", missing)
+    assert main(["sweep", "maze", "--seeds", "2", "--out", str(tmp_path)]) == 1
+    said = capsys.readouterr()
+    assert (said.out + said.err).count("gymnasium") == 1
+    assert list(tmp_path.iterdir()) == []

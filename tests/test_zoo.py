@@ -204,4 +204,4 @@ class TestOfThePackage:
         shutil.copytree(runs / "art/lstm/seed0", tmp_path / "art-stpnr")
         monkeypatch.chdir(tmp_path)
         assert main(["eval", "art-stpnr"]) == 0
-        assert "art · lstm" in capsys.readouterr().out
+        assert "art lstm" in capsys.readouterr().out

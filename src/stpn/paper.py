@@ -1,7 +1,7 @@
-"""The paper's own numbers, so that every figure of ours can stand beside one of theirs.
+"""The paper's own numbers, so that every number of ours can stand beside one of theirs.
 
->>> figure("art", "stpnr", "test_accuracy")
-Figure(table='proficiency', task='art', model='stpnr', metric='test_accuracy', mean=98.55, std=2.76)
+>>> number("art", "stpnr", "test_accuracy")
+Number(table='proficiency', task='art', model='stpnr', metric='test_accuracy', mean=98.55, std=2.76)
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from importlib import resources
 from typing import NamedTuple
 
 
-class Figure(NamedTuple):
+class Number(NamedTuple):
     """One number of one table of the paper: mean and standard deviation over its seeds."""
 
     table: str  # proficiency | efficiency | ablation | familiarity
@@ -39,7 +39,7 @@ def spread_text(mean_std: Sequence[float], metric: str) -> str:
 
 
 @cache
-def figures() -> tuple[Figure, ...]:
+def numbers() -> tuple[Number, ...]:
     """Every number of the paper, in the order of its tables.
 
     The maze appears twice in the paper, with other hidden sizes in the ablation; here the second
@@ -50,7 +50,7 @@ def figures() -> tuple[Figure, ...]:
     for row in csv.DictReader(text.splitlines()):
         ablated_maze = row["table"] == "ablation" and row["task"] == "maze"
         rows.append(
-            Figure(
+            Number(
                 table=row["table"],
                 task="maze-ablation" if ablated_maze else row["task"],
                 model=row["model"],
@@ -62,13 +62,13 @@ def figures() -> tuple[Figure, ...]:
     return tuple(rows)
 
 
-def figure(task: str, model: str, metric: str, *, table: str | None = None) -> Figure | None:
+def number(task: str, model: str, metric: str, *, table: str | None = None) -> Number | None:
     """The paper's number, or None where it has none.
 
     ART's STPNr stands in two tables with different numbers: without `table` the first one counts
     (the main tables come before the ablation).
     """
-    for row in figures():
+    for row in numbers():
         if table in (None, row.table) and row[1:4] == (task, model, metric):
             return row
     return None

@@ -186,7 +186,7 @@ def _unfinished_summary(run: Run, rows: list[Row]) -> RunSummary:
         "paper_length": task.protocol,
         "unit": task.unit,
         "finished": False,
-        "paper": paper_figures(task, config["model"]),
+        "paper": paper_numbers(task, config["model"]),
         "seconds": last.get("seconds", 0.0),
         **{name: value for name, value in run.provenance.items() if name in origin},
     }
@@ -196,8 +196,8 @@ def _unfinished_summary(run: Run, rows: list[Row]) -> RunSummary:
         raise RunError(f"{run.path}: {error}; restore its files from a copy") from error
 
 
-def paper_figures(task: experiments.Experiment, model: str) -> dict[str, list[float]] | None:
+def paper_numbers(task: experiments.Experiment, model: str) -> dict[str, list[float]] | None:
     """The paper's row: {"proficiency": [mean, std], "power": [mean, std]}, what it has of it."""
     named = {"proficiency": task.metric, "power": "power"}
-    found = {key: paper.figure(task.name, model, metric) for key, metric in named.items()}
+    found = {key: paper.number(task.name, model, metric) for key, metric in named.items()}
     return {key: [row.mean, row.std] for key, row in found.items() if row is not None} or None

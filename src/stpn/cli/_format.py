@@ -25,7 +25,7 @@ def share(part: float) -> str:
     return f"{int(percent)}%"
 
 
-def figure(value: float | None, name: str) -> str:
+def number(value: float | None, name: str) -> str:
     """Accuracies with their percent sign, everything else with the digits that matter."""
     if value is None:
         return "-"

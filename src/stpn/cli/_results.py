@@ -1,4 +1,4 @@
-"""Our figures beside the paper's, as a small table."""
+"""Our numbers beside the paper's, as a small table."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from stpn.cli._format import counted, duration, figure
+from stpn.cli._format import counted, duration, number
 from stpn.paper import spread_text
 from stpn.summary import RunSummary
 
 
 def print_summary(summary: RunSummary, path: Path | str, title: str | None = None) -> None:
-    print_figures(summary, title)
+    print_numbers(summary, title)
     print(f"run: {path}")
 
 
-def print_figures(summary: RunSummary, title: str | None = None) -> None:
+def print_numbers(summary: RunSummary, title: str | None = None) -> None:
     """Proficiency and power, ours and the paper's; a shorter training than theirs is said.
 
     `title`: which run it is (`RunConfig.title`). None: task, model and seed.
@@ -40,7 +40,7 @@ def print_figures(summary: RunSummary, title: str | None = None) -> None:
     for key, name in (("proficiency", metric), ("power", "power")):
         mean_std = theirs.get(key)
         beside = "-" if mean_std is None else spread_text(mean_std, name)
-        table.add_row(name, figure(getattr(summary, key), name), *([beside] if theirs else []))
+        table.add_row(name, number(getattr(summary, key), name), *([beside] if theirs else []))
     Console().print(table)
     if summary.share_of_paper < 1:
         length = counted(summary.paper_length, summary.unit)

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from stpn import cores, experiments, paper
-from stpn.cli._format import figure, share
+from stpn.cli._format import number, share
 from stpn.results import load_results
 from stpn.runs import find
 from stpn.zoo import Card, pretrained
@@ -62,13 +62,13 @@ def run(arguments: list[str]) -> int:
 
 
 def _experiment(task: experiments.Experiment) -> Table:
-    """One task with the paper's models, their sizes and figures."""
+    """One task with the paper's models, their sizes and numbers."""
     table = Table(box=None, pad_edge=False)
     table.add_column("model", min_width=16, no_wrap=True)
     for name in ("hidden", task.metric.replace("_", " "), "power"):
         table.add_column(name, justify="right", min_width=14, no_wrap=True)
     for model, size in task.hidden_sizes.items():
-        theirs = (paper.figure(task.name, model, metric) for metric in (task.metric, "power"))
+        theirs = (paper.number(task.name, model, metric) for metric in (task.metric, "power"))
         table.add_row(model, str(size), *(str(row or "-") for row in theirs))
     return table
 
@@ -83,8 +83,8 @@ def _networks(cards: list[Card]) -> Table:
         table.add_row(
             card.name,
             str(card.seed),
-            figure(card.proficiency, card.metric),
-            figure(card.power, "power"),
+            number(card.proficiency, card.metric),
+            number(card.power, "power"),
         )
     return table
 
@@ -102,7 +102,7 @@ def _tasks() -> dict[str, object]:
             "protocol": task.protocol,
             "seeds": task.seeds,
             "hidden_sizes": dict(task.hidden_sizes),
-            "paper": [row._asdict() for row in paper.figures() if row.task == task.name],
+            "paper": [row._asdict() for row in paper.numbers() if row.task == task.name],
         }
         for task in experiments.TASKS.values()
     }
@@ -136,8 +136,8 @@ def _list_runs(root: Path, as_json: bool) -> int:
             status.get(result.path, "exported"),
             f"{done} {summary.unit}s",
             share(summary.share_of_paper) if summary.paper_length else "-",
-            figure(summary.proficiency, summary.metric),
-            figure(summary.power, "power"),
+            number(summary.proficiency, summary.metric),
+            number(summary.power, "power"),
         )
     # as wide as it needs to be: a path that is cut cannot be copied
     needed = Console(width=10_000).measure(table).maximum

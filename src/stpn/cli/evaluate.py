@@ -40,7 +40,7 @@ class Evaluate:
 
 def run(arguments: list[str]) -> int:
     options = tyro.cli(Evaluate, args=arguments, prog="stpn eval")
-    from stpn.cli._results import print_figures, print_summary
+    from stpn.cli._results import print_numbers, print_summary
     from stpn.zoo import is_shipped, pretrained
 
     shipped = is_shipped(options.run)
@@ -48,7 +48,7 @@ def run(arguments: list[str]) -> int:
     if options.json:
         print(json.dumps(summary.to_dict(), allow_nan=False))
     elif shipped:
-        print_figures(summary, title)
+        print_numbers(summary, title)
         print(pretrained.card(str(options.run)))
     else:
         print_summary(summary, options.run, title)

@@ -24,7 +24,7 @@ class Arguments:
     out: Path = Path("report")
     """Where the report goes: index.html, report.md, tables/ and figures/."""
     notes: Path | None = None
-    """Markdown file with what else there is to say; it goes below the tables and quotes figures
+    """Markdown file with what else there is to say; it goes below the tables and quotes numbers
     as {art/lstm}, {art/lstm power each} or {paper art/lstm}. None: the file notes.md beside the
     runs, if there is one."""
     docs: Path | None = None
@@ -67,7 +67,7 @@ def run(arguments: list[str]) -> int:
         console.print(f"[red]problem:[/red] {_escaped(problem)}", highlight=False)
     if not report.grid.groups:
         console.print(
-            f"no run was found in {options.runs}: the report has the paper's figures, and the "
+            f"no run was found in {options.runs}: the report has the paper's numbers, and the "
             "trained networks of the package"
         )
     print(f"page: {written.page}")

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from stpn.cli._format import counted, duration, figure
-from stpn.cli._results import print_figures
+from stpn.cli._format import counted, duration, number
+from stpn.cli._results import print_numbers
 from stpn.results import result_of, thin
 from stpn.runs import Run
 from stpn.summary import RunSummary
@@ -40,7 +40,7 @@ def run(arguments: list[str]) -> int:
         print(json.dumps({**content, "last": rows[-1] if rows else None}))
         return 0
     print(f"{found.path}: {status}")
-    print_figures(result.summary)
+    print_numbers(result.summary)
     if result.asked is not None and status != "finished":
         print(f"{result.summary.done:,} of {counted(result.asked, result.summary.unit)} done")
     if status != "finished" and rows:
@@ -73,6 +73,6 @@ def _curve(rows: list[dict[str, Any]], summary: RunSummary) -> str:
     line = "".join(BLOCKS[round((value - low) * scale)] for value in shown)
     name = summary.metric.replace("test_", "validation ").replace("_", " ")
     return (
-        f"{name} {figure(low, name)} {line} {figure(high, name)}, last {figure(values[-1], name)} "
+        f"{name} {number(low, name)} {line} {number(high, name)}, last {number(values[-1], name)} "
         f"({counted(len(rows), 'row')}, {duration(rows[-1].get('seconds'))})"
     )

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from stpn import experiments
 from stpn.cli import train
-from stpn.cli._format import counted, duration, figure
+from stpn.cli._format import counted, duration, number
 from stpn.cli._progress import emit
 from stpn.config import RunConfig
 from stpn.errors import ConfigError
@@ -236,7 +236,7 @@ def _facts(row: dict[str, Any] | None, job: Job) -> str:
     if row is None:
         return ""
     metric = experiments.get(job.config.task).metric
-    proficiency, power = figure(row.get("proficiency"), metric), figure(row.get("power"), "power")
+    proficiency, power = number(row.get("proficiency"), metric), number(row.get("power"), "power")
     return f"{job.config.unit} {row['step']:,}  {proficiency}  power {power}"
 
 

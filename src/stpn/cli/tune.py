@@ -99,8 +99,8 @@ def _on_trial(unit: str, *, as_json: bool) -> Any:
             emit("row", trial=name, settings=dict(settings), **row)
             return
         chosen = "  ".join(f"{key} {_short(value)}" for key, value in settings.items())
-        figures = "  ".join(f"{key} {_short(row[key])}" for key in ("proficiency", "power"))
-        print(f"{name}  {chosen}  {unit} {row['step']}  {figures}", flush=True)
+        numbers = "  ".join(f"{key} {_short(row[key])}" for key in ("proficiency", "power"))
+        print(f"{name}  {chosen}  {unit} {row['step']}  {numbers}", flush=True)
 
     return tell
 

@@ -16,7 +16,7 @@ from stpn._json import json_safe
 from stpn.config import RunConfig, from_dict, trusted
 from stpn.errors import ConfigError, RunError
 from stpn.ops.backends import use_backend
-from stpn.results import paper_figures
+from stpn.results import paper_numbers
 from stpn.runs import Run
 from stpn.summary import Rows, RunSummary
 from stpn.tasks import registry
@@ -170,7 +170,7 @@ def summarise(
         "paper_length": task.protocol,
         "unit": task.unit,
         "finished": trainer.done >= trainer.total,
-        "paper": paper_figures(task, config.model),
+        "paper": paper_numbers(task, config.model),
         "seconds": None if seconds is None else round(seconds, 3),
         "parameters": sum(p.numel() for p in trainer.model.parameters() if p.requires_grad),
         "rows": None if rows is None else rows.count,
