@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -126,9 +126,10 @@ def welch(a: Spread, b: Spread, *, level: float = LEVEL) -> tuple[float, float]:
     return a.mean - b.mean, student(0.5 + level / 2, freedom) * math.sqrt(part_a + part_b)
 
 
+@cache
 def student(probability: float, freedom: float) -> float:
     """Quantile of Student's t: with t = sqrt(n) tan(x), the density of x is cos(x)^(n - 1)."""
-    x = np.linspace(-math.pi / 2, math.pi / 2, 100_001)
+    x = np.linspace(-math.pi / 2, math.pi / 2, 20_001)
     middle = np.cos((x[1:] + x[:-1]) / 2) ** (freedom - 1)
     below = np.concatenate([[0.0], np.cumsum(middle)])
     return math.sqrt(freedom) * math.tan(np.interp(probability, below / below[-1], x))
