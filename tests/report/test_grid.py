@@ -184,3 +184,18 @@ def test_an_empty_directory_is_an_empty_grid(tmp_path: Path) -> None:
 def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="does not exist"):
         collect(tmp_path / "nowhere")
+
+
+def test_runs_of_unequal_length_outside_the_paper_are_not_averaged(tmp_path: Path) -> None:
+    for seed, (done, reward) in enumerate([(2_000, 20.0), (40_000, 300.0), (40_000, 340.0)]):
+        config, summary = {"env": "CartPole-v1"}, {"protocol": 0, "done": done}
+        path = write_result(
+            tmp_path, "art", "stpnr", seed, proficiency=reward, config=config, summary=summary
+        )
+        path.write_text(path.read_text().replace('"art"', '"gym"'))
+    group = collect(tmp_path).group("CartPole-v1", "stpnr")
+    assert [run.seed for run in group.used] == [1, 2]
+    assert group.left_out == 1
+    estimate = group.estimate("proficiency")
+    assert estimate is not None
+    assert estimate.mean == 320.0

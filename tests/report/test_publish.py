@@ -5,6 +5,8 @@ When a test at the end fails: stpn report results --docs docs --readme README.md
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from pathlib import Path
 
@@ -61,6 +63,22 @@ def test_again_it_changes_nothing(repository: Path) -> None:
     before = {path: path.read_bytes() for path in files}
     assert main(PUBLISH) == 0
     assert {path: path.read_bytes() for path in before} == before
+
+
+def test_what_cannot_be_written_leaves_the_old_page_whole(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(PUBLISH) == 0
+    before = (repository / "docs/results.md").read_bytes()
+    (repository / "results/notes.md").write_text("Other notes.")
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert main(PUBLISH) == 1
+    assert "No space left on device" in capsys.readouterr().err
+    assert (repository / "docs/results.md").read_bytes() == before
 
 
 def test_what_is_short_is_said(repository: Path) -> None:

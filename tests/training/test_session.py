@@ -364,6 +364,17 @@ class TestDamage:
         (cut.path / "metrics.jsonl").write_bytes(b"")
         self.assert_refused(cut, RunError, "rows were lost")
 
+    def test_changed_rows(self, cut):
+        path = cut.path / "metrics.jsonl"
+        path.write_bytes(path.read_bytes().replace(b'"power": 1.0', b'"power": 2.0'))
+        self.assert_refused(cut, RunError, "rows were changed")
+
+    def test_rows_of_an_older_checkpoint_are_counted(self, cut):
+        state = checkpoint.read(cut.checkpoint)
+        del state["rows_checksum"]
+        checkpoint.write(cut.checkpoint, state)
+        assert session.resume(cut.path).finished
+
     def test_an_edited_config(self, cut):
         cut.rewrite_config({**cut.config, "lr": 0.5})
         self.assert_refused(cut, CheckpointError, r"its lr is 0\.001, not 0\.5")
