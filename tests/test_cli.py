@@ -238,7 +238,7 @@ class Light(gym.Env):
 gym.register("Light-v0", entry_point=Light)
 open("imported", "a").close()
 """
-    TINY = ("--steps", "64", "--agents", "2", "--rollout", "16", "--final-episodes", "2")
+    TINY = ("--steps", "64", "--num-envs", "2", "--num-steps", "16", "--final-episodes", "2")
 
     @pytest.fixture
     def module(self, runs, monkeypatch):
@@ -302,6 +302,10 @@ open("imported", "a").close()
             (["train", "art", "--env", "CartPole-v1"], "stpn train --env CartPole-v1"),
             (["train", "art", "--iterations", "5"], "the length of art is --epochs"),
             (["train", "art", "--device", "cuda"], "training runs on the CPU"),
+            (["train", "maze", "--concentration", "1"], "is a setting of a2c: add --algo a2c"),
+            (["train", "maze", "--epochs", "2"], "the length of maze is --iterations"),
+            (["train", "maze", "--grad-norm", "2"], "--grad-norm is --max-grad-norm now"),
+            (["train", "maze", "--algo", "pppo"], "unknown algorithm 'pppo' (did you mean 'ppo'?)"),
             (["train", "--env", "X-v0", "--env-args", "slippery"], "env_args are KEY=VALUE"),
             (["watch", "maze-stpnr", "--seed", "-1"], "seed must be >= 0"),
             (["resume", "art-stpnr"], "a network of the package, not a run"),

@@ -158,7 +158,7 @@ def test_misuse(maze: Path, tmp_path: Path) -> None:
 
 def test_missing_extra(maze: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "imageio", None)
-    with pytest.raises(MissingExtra, match=r"stpn-torch\[rl\]"):
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[rl\]'"):
         watch.record(maze, tmp_path / "episode.gif")
 
 

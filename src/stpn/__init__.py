@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from stpn.plasticity import trace as trace
     from stpn.tasks.registry import build_network as build_network
     from stpn.tasks.registry import register_task as register_task
+    from stpn.training.algorithms import register_algorithm as register_algorithm
     from stpn.zoo import load as load
     from stpn.zoo import pretrained as pretrained
 
@@ -72,6 +73,7 @@ _HOMES = {
     "stpn.ops.backends": ("Backend", "backends", "use_backend"),
     "stpn.plasticity": ("frozen_plasticity", "trace"),
     "stpn.tasks.registry": ("build_network", "register_task"),
+    "stpn.training.algorithms": ("register_algorithm",),
     "stpn.zoo": ("load", "pretrained"),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

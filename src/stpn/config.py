@@ -17,7 +17,9 @@ import tyro
 
 from stpn import cores
 from stpn._typed import describe, fits
-from stpn.errors import ConfigError, unknown
+from stpn.errors import ConfigError as ConfigError
+from stpn.errors import require as require
+from stpn.errors import unknown
 from stpn.runs import place
 from stpn.tasks import registry
 
@@ -82,6 +84,8 @@ class RunConfig:
 
     total_field: typing.ClassVar[str] = "total"
     """Name of the field that holds the length: epochs, iterations, steps."""
+    deciding: typing.ClassVar[tuple[str, ...]] = ()
+    """Settings that decide which group of others there is."""
 
     @property
     def unit(self) -> str:
@@ -132,6 +136,27 @@ class RunConfig:
         fields = dataclasses.fields(cls)
         return frozenset(f.name for f in fields if f.metadata.get("incidental") in kinds)
 
+    @classmethod
+    def groups(cls, values: Mapping[str, Any]) -> dict[str, type[Any]]:
+        """Fields that hold a group of settings, and its dataclass, as `values` decide. In JSON, in
+        flags and in `default_config` the settings of a group stand among the others."""
+        return {}
+
+    @classmethod
+    def migrated(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Values of an earlier version, under the names that settings have now."""
+        return dict(values)
+
+    @classmethod
+    def relevant(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Defaults of a task without those that belong to a group that is not chosen."""
+        return dict(values)
+
+    @classmethod
+    def elsewhere(cls, name: str) -> str | None:
+        """A sentence about a setting that belongs to a group that is not chosen."""
+        return None
+
     def contradiction(self, other: Mapping[str, Any]) -> str | None:
         """The first setting in which `other` would be another experiment, as a sentence.
 
@@ -140,7 +165,11 @@ class RunConfig:
         is younger than that run, which therefore has its default.
         """
         may_differ = {self.total_field, *self.incidental(MACHINE)}
-        defaults = {f.name: _plain(f.default) for f in dataclasses.fields(self)}
+        other = self.migrated(other)
+        groups = [self, *(getattr(self, name) for name in self.groups(other))]
+        defaults = {
+            f.name: _plain(f.default) for group in groups for f in dataclasses.fields(group)
+        }
         for name, value in self.to_dict().items():
             undecided = name == "hidden_size" and value is None
             theirs = other.get(name, defaults[name])
@@ -150,12 +179,14 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
-        return {name: _plain(value) for name, value in dataclasses.asdict(self).items()}
-
-
-def require(condition: bool, name: str, expected: str, value: Any) -> None:
-    if not condition:
-        raise ConfigError(f"{name} must be {expected}, not {value!r}")
+        values: dict[str, Any] = {}
+        for f in dataclasses.fields(self):
+            value = getattr(self, f.name)
+            if dataclasses.is_dataclass(value) and not isinstance(value, type):
+                values |= dataclasses.asdict(value)
+            else:
+                values[f.name] = _plain(value)
+        return values
 
 
 def trusted(config: RunConfig, named: str | None, source: object) -> RunConfig:
@@ -181,18 +212,31 @@ def from_dict(values: Mapping[str, Any]) -> RunConfig:
     if not isinstance(values, Mapping) or not isinstance(values.get("task"), str):
         raise ConfigError('a configuration is an object that names its task, as in {"task": "art"}')
     cls = registry.get(values["task"]).config
-    hints = typing.get_type_hints(cls)
-    known = {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+    values = cls.migrated(values)
+    groups = cls.groups(values)
+    own, *others = (_hints(of) for of in (cls, *groups.values()))
+    known = {name: hint for hints in (own, *others) for name, hint in hints.items()}
+    for name in groups:
+        del known[name], own[name]
     for name, value in values.items():
         if name not in known:
-            raise ConfigError(unknown(f"setting of {values['task']}", name, known))
+            elsewhere = cls.elsewhere(name)
+            raise ConfigError(elsewhere or unknown(f"setting of {values['task']}", name, known))
         if not fits(value, known[name]):
             raise ConfigError(f"{name} must be {describe(known[name])}, not {value!r}")
     # JSON has lists only; tuples can be hashed, as a configuration must
-    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    fields: dict[str, Any] = {name: value for name, value in values.items() if name in own}
+    for (name, group), hints in zip(groups.items(), others, strict=True):
+        fields[name] = group(**{key: value for key, value in values.items() if key in hints})
     config = cls(**fields)
     config.check()
     return config
+
+
+def _hints(cls: type[Any]) -> dict[str, Any]:
+    hints = typing.get_type_hints(cls)
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 
 
 def _default(cls: type[RunConfig], name: str) -> Any:

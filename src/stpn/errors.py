@@ -36,3 +36,9 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name.lower(), known, n=1)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
     return f"unknown {kind} {name!r}{hint}; known: {', '.join(known)}"
+
+
+def require(condition: bool, name: str, expected: str, value: object) -> None:
+    """Raise ConfigError unless a setting is as expected."""
+    if not condition:
+        raise ConfigError(f"{name} must be {expected}, not {value!r}")

@@ -148,8 +148,11 @@ def default_config(task: str, model: str | None = None, **settings: Any) -> RunC
         **entry.settings,
         **entry.model_settings.get(model, {}),
         **entry.protocols.get(settings.get("protocol", ""), {}),
-        **settings,
     }
+    deciding = entry.config.deciding
+    chosen = {k: v for k, v in {**values, **settings}.items() if k in deciding}
+    settings = entry.config.migrated({**chosen, **settings})
+    values = {**entry.config.relevant({**values, **chosen}), **settings}
     if model in experiment.hidden_sizes:
         values.setdefault("hidden_size", experiment.hidden_sizes[model])
     return from_dict({"task": task, "model": model, **values})

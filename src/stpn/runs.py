@@ -34,6 +34,7 @@ from stpn._json import json_safe, parse, read_object, write_json
 from stpn._typed import fits
 from stpn.errors import ConfigError, RunError, RunInUse
 from stpn.summary import Row, Rows, RunSummary
+from stpn.tasks import registry
 
 Status = Literal["finished", "running", "stopped", "new"]
 
@@ -68,7 +69,9 @@ def checked_config(content: object, path: Path) -> dict[str, Any]:
         place_of(content)
     except ConfigError as error:
         raise RunError(f"{path}: {error}; correct it") from error
-    return content
+    # of a task that is not known here, as it is: whoever uses it says so
+    known = content["task"] in registry.names()
+    return registry.get(content["task"]).config.migrated(content) if known else content
 
 
 def place_of(config: Mapping[str, Any]) -> Path:

@@ -16,7 +16,7 @@ import difflib
 import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -113,9 +113,13 @@ class Shelf:
         path = self.directory / f"{name}.json"
         content = read_object(path, remedy="install the package again")
         try:
-            return build(Card, content)
+            card = build(Card, content)
         except ValueError as error:
             raise CheckpointError(f"{path} is damaged or of another version: {error}") from error
+        config = registry.get(card.task).config.migrated(card.config)
+        if config != card.config:  # the names of an earlier version
+            card = replace(card, config=config, command=command(from_dict(config)))
+        return card
 
     def cards(self) -> list[Card]:
         return [self.card(name) for name in self.names()]
@@ -310,8 +314,10 @@ def command(config: RunConfig) -> str:
     """The `stpn train` that makes this run: what is not a default is a flag."""
     env = {"env": config.env} if hasattr(config, "env") else {}
     usual = experiments.default_config(config.task, config.model, **env).to_dict()
-    # Two settings decide the defaults of all others.
-    chosen = {name: getattr(config, name) for name in ("protocol", "rllib") if name in usual}
+    # Some settings decide the defaults of all others.
+    chosen = {
+        name: getattr(config, name) for name in ("protocol", "rllib", "algo") if name in usual
+    }
     default = experiments.default_config(config.task, config.model, **env, **chosen).to_dict()
     default |= {name: usual[name] for name in chosen}
     task = ["--env", config.env] if hasattr(config, "env") else [config.task]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import pickle
 
@@ -18,8 +17,9 @@ from stpn import experiments
 from stpn.errors import CheckpointError, ConfigError
 from stpn.scale.rllib import IN_CHECKPOINT, agent_from, agent_into
 from stpn.scale.rllib_algorithms import algorithm_config
+from stpn.tasks.agents import AgentTask
+from stpn.tasks.gym import Gym
 from stpn.training import session
-from stpn.training.rl_config import AgentConfig
 from stpn.training.trainer import Trainer
 
 
@@ -239,7 +239,7 @@ def test_what_rllib_cannot_do_is_refused(changes, message):
         algorithm_config(settings(**changes), hidden_size=8)
 
 
-@pytest.mark.parametrize("changes", [{"algorithm": "appo"}, {"env_runners": 2}])
+@pytest.mark.parametrize("changes", [{"rllib_algorithm": "appo"}, {"env_runners": 2}])
 def test_settings_of_rllib_without_it_are_refused(changes):
     with pytest.raises(ConfigError, match="is a setting of RLlib: add --rllib"):
         settings(rllib=False, **changes)
@@ -250,11 +250,11 @@ def equal(a, b):
     return all(torch.equal(value, theirs[name]) for name, value in a.state_dict().items())
 
 
-def test_a_task_that_has_no_environment_there_is_refused():
+def test_a_task_that_has_no_environment_there_is_refused(monkeypatch):
     config = settings()
-    own = AgentConfig(**{f.name: getattr(config, f.name) for f in dataclasses.fields(AgentConfig)})
+    monkeypatch.setattr(Gym, "rllib_env", AgentTask.rllib_env)
     with pytest.raises(ConfigError, match="gym cannot be trained in RLlib"):
-        algorithm_config(own, hidden_size=8)
+        algorithm_config(config, hidden_size=8)
 
 
 def test_a_checkpoint_of_unknown_origin_is_not_unpickled(tmp_path):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import stpn
-from stpn import experiments
+from stpn import experiments, plugins
 from stpn.config import from_dict
 from stpn.errors import ConfigError
 from stpn.tasks import registry
@@ -67,10 +67,11 @@ def test_a_package_makes_its_task_known_by_an_entry_point(
         raise RuntimeError("somebody else's fault")
 
     points = [Point("broken", broken), Point("plugged", lambda: own("plugged"))]
-    found = {registry.GROUP: points}
+    found = {plugins.TASKS: points}
     monkeypatch.setattr(metadata, "entry_points", lambda group: found.get(group, []))
     tasks.clear()
     monkeypatch.setattr(registry, "_loaded", False)
+    monkeypatch.setattr(plugins, "_loaded", False)
     first, *_, last = registry.names()
     assert (first, last) == ("art", "plugged")
     assert "somebody else's fault" in caplog.text
@@ -80,7 +81,7 @@ def test_a_module_in_this_directory_trains_sweeps_and_reports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "my_tasks.py").write_text(MODULE + "stpn.register_task(TASK)\n")
-    monkeypatch.setenv(registry.VARIABLE, "my_tasks")
+    monkeypatch.setenv(plugins.VARIABLE, "my_tasks")
 
     def run(*arguments: str) -> str:
         command = [sys.executable, "-m", "stpn", *arguments]

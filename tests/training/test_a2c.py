@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ pytest.importorskip("gymnasium")
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from toy_environments import Recall, recorders
 
+from stpn import experiments
 from stpn.errors import NonFinite
 from stpn.nn.stpn import STPNr
 from stpn.tasks.maze import MazeVectorEnv
@@ -31,11 +31,12 @@ def learner(env: Any, lr: float = 1e-2, steps: int = 9, **changes: float) -> tup
     core = STPNr(encoder.output_size, 8, batch_first=True)
     agent = Agent(encoder, core, policy_for(env.single_action_space))
     settings = {
-        "discount": 0.9, "value_weight": 0.5, "relative_value": False, "entropy": 0.01,
+        "algo": "a2c", "gamma": 0.9, "vf_coef": 0.5, "relative_value": False, "ent_coef": 0.01,
         "concentration": 0.0,
     }  # fmt: skip
+    config = experiments.default_config("gym", env="none", **settings | changes)
     optimizer = torch.optim.Adam(agent.parameters(), lr=lr)
-    algorithm = A2C(agent, Gradients(agent, optimizer, 40.0), SimpleNamespace(**settings | changes))
+    algorithm = A2C(agent, Gradients(agent, optimizer, 40.0), config)
     actor = Actor(agent, env, steps)
     actor.start(seed=0)
     return actor, algorithm

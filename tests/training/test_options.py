@@ -23,6 +23,7 @@ from stpn.training.policies import Categorical
 from stpn.training.ppo import PPO, standardized
 from stpn.training.reinforcement import ReinforcementTrainer
 from stpn.training.returns import RewardScale
+from stpn.training.rl_config import line
 from stpn.training.running import RunningStatistics
 
 TINY: dict[str, Any] = {
@@ -48,7 +49,7 @@ def test_schedules_are_lines_to_the_end_of_the_run() -> None:
     while built.done < built.total:
         built.advance()
         rates = [group["lr"] for group in built.optimizer.param_groups]
-        seen.append([*rates, built.algorithm.entropy, built.algorithm.clip])
+        seen.append([*rates, built.algorithm.ent_coef, built.algorithm.clip_coef])
     expected = [
         [1e-3 - 2e-4 * k, 5e-3 * (1 - 0.2 * k), 0.02 * (1 - k / 4), 0.2 - 0.025 * k]
         for k in range(4)
@@ -58,9 +59,9 @@ def test_schedules_are_lines_to_the_end_of_the_run() -> None:
 
 def test_the_schedule_follows_the_length_of_the_run() -> None:
     config = experiments.default_config("pong", lr=1e-3, lr_final=0.0, steps=1000)
-    assert config.scheduled("lr", 0.5) == pytest.approx(5e-4)
-    assert config.scheduled("entropy", 0.5) == config.entropy
-    assert config.scheduled("lr", 1.5) == 0.0
+    assert line(config.lr, config.lr_final, 0.5) == pytest.approx(5e-4)
+    assert line(config.ent_coef, None, 0.5) == config.ent_coef
+    assert line(config.lr, config.lr_final, 1.5) == 0.0
 
 
 @pytest.mark.parametrize("model", ["stpnr", "ustpnf", "stpnl", "modplast", "plastic", "hebbff"])
@@ -206,7 +207,7 @@ def test_frames_show_what_differs_from_their_mean() -> None:
     ("settings", "message"),
     [
         ({"lr_final": -1.0}, "lr_final must be >= 0"),
-        ({"clip_final": 0.0}, "clip_final must be > 0"),
+        ({"clip_final": 0.0}, "clip_coef_final must be > 0"),
         ({"longest_memory": 1.0}, "longest_memory must be > 1"),
         ({"average": 1.0}, "average must be >= 0 and < 1"),
         ({"rllib": True, "orthogonal": True}, "orthogonal is not a setting of RLlib"),

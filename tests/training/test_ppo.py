@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ pytest.importorskip("gymnasium")
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from toy_environments import Recall, recorders
 
+from stpn import experiments
 from stpn.nn.stpn import STPNf, STPNr
 from stpn.training.agent import Agent, encoder_for
 from stpn.training.gradients import Gradients
@@ -33,12 +33,12 @@ def learner(
     core = STPNr(encoder.output_size, 8, batch_first=True)
     agent = Agent(encoder, core, policy_for(env.single_action_space))
     settings = {
-        "discount": 0.9, "smoothing": 0.8, "value_weight": 0.5, "relative_value": False,
-        "entropy": 0.01, "clip": 0.2, "epochs": 3, "minibatch": 16,
-        "standardize": "batch",
+        "gamma": 0.9, "gae_lambda": 0.8, "vf_coef": 0.5, "relative_value": False,
+        "ent_coef": 0.01, "clip_coef": 0.2, "update_epochs": 3, "minibatch_size": 16,
     }  # fmt: skip
+    config = experiments.default_config("gym", env="none", **settings | changes)
     optimizer = torch.optim.Adam(agent.parameters(), lr=lr)
-    algorithm = PPO(agent, Gradients(agent, optimizer, 40.0), SimpleNamespace(**settings | changes))
+    algorithm = PPO(agent, Gradients(agent, optimizer, 40.0), config)
     actor = Actor(agent, env, steps, sequence)
     actor.start(seed=0)
     return actor, algorithm
@@ -138,7 +138,7 @@ def test_loss_against_loops(mode: AutoresetMode) -> None:
 
 
 def test_rate_zero_changes_nothing() -> None:
-    actor, algorithm = learner(recorders(3, AutoresetMode.SAME_STEP), lr=0.0, entropy=0.0)
+    actor, algorithm = learner(recorders(3, AutoresetMode.SAME_STEP), lr=0.0, ent_coef=0.0)
     before = [parameter.clone() for parameter in algorithm.agent.parameters()]
     rollout = actor.collect(generator(0))
     numbers = algorithm.learn(rollout, generator(1), "now")
@@ -168,16 +168,8 @@ def test_one_environment_and_a_core_without_recurrence() -> None:
     agent = Agent(
         encoder_for(env.single_observation_space), core, policy_for(env.single_action_space)
     )
-    settings = SimpleNamespace(
-        discount=0.99,
-        smoothing=0.95,
-        value_weight=1.0,
-        relative_value=True,
-        entropy=0.01,
-        clip=0.2,
-        epochs=2,
-        minibatch=64,
-        standardize="batch",
+    settings = experiments.default_config(
+        "gym", env="none", vf_coef=1.0, update_epochs=2, minibatch_size=64
     )
     optimizer = torch.optim.Adam(agent.parameters(), lr=1e-3)
     algorithm = PPO(agent, Gradients(agent, optimizer, 40.0), settings)
@@ -190,7 +182,9 @@ def test_one_environment_and_a_core_without_recurrence() -> None:
 
 def test_learns_to_remember() -> None:
     env = SyncVectorEnv([Recall] * 16, autoreset_mode=AutoresetMode.SAME_STEP)
-    actor, algorithm = learner(env, lr=1e-2, steps=12, sequence=6, minibatch=48, epochs=4)
+    actor, algorithm = learner(
+        env, lr=1e-2, steps=12, sequence=6, minibatch_size=48, update_epochs=4
+    )
     for update in range(40):
         algorithm.learn(actor.collect(generator(update)), generator(update), "now")
     rewards = [r for update in range(10) for r in actor.collect(generator(update)).episode_rewards]

@@ -109,24 +109,28 @@ def test_maze_rows_and_figures() -> None:
 
 def test_the_papers_settings() -> None:
     headline = experiments.default_config("maze", protocol="paper")
-    assert (headline.algo, headline.agents, headline.iterations) == ("a2c", 512, 50_000)
+    assert (headline.algo, headline.num_envs, headline.iterations) == ("a2c", 512, 50_000)
     assert (headline.lr, headline.lr_decay, headline.relative_value) == (1e-4, None, False)
-    assert (headline.rollout, headline.discount, headline.value_weight) == (200, 0.9, 0.1)
-    assert (headline.concentration, headline.grad_norm, headline.eps) == (0.03, 4.0, 1e-4)
+    assert (headline.num_steps, headline.gamma, headline.vf_coef) == (200, 0.9, 0.1)
+    assert (headline.algorithm.concentration, headline.max_grad_norm, headline.eps) == (
+        0.03,
+        4.0,
+        1e-4,
+    )
     assert (headline.hidden_size, headline.norm, headline.clamp) == (55, "post", 1.0)
-    assert (headline.entropy, headline.final_episodes, headline.greedy) == (0.0, 51_200, False)
+    assert (headline.ent_coef, headline.final_episodes, headline.greedy) == (0.0, 51_200, False)
     ablation = experiments.default_config("maze-ablation", protocol="paper")
     assert (ablation.hidden_size, ablation.norm, ablation.clamp) == (30, "pre", None)
     assert experiments.default_config("maze", "lstm").hidden_size == 47
 
     pong = experiments.default_config("pong", protocol="paper")
-    assert (pong.algo, pong.agents, pong.rollout, pong.discount) == ("a2c", 64, 50, 0.99)
-    assert (pong.value_weight, pong.entropy, pong.grad_norm) == (0.5, 0.01, 40.0)
-    assert (pong.lr, pong.greedy, pong.concentration) == (7e-4, True, 0.0)
+    assert (pong.algo, pong.num_envs, pong.num_steps, pong.gamma) == ("a2c", 64, 50, 0.99)
+    assert (pong.vf_coef, pong.ent_coef, pong.max_grad_norm) == (0.5, 0.01, 40.0)
+    assert (pong.lr, pong.greedy, pong.algorithm.concentration) == (7e-4, True, 0.0)
     assert experiments.default_config("pong", "lstm", protocol="paper").lr == 1e-4
     assert not pong.normalize_observations
     fast = experiments.default_config("pong", protocol="fast")
-    assert (fast.algo, fast.agents, fast.lr, fast.steps) == ("ppo", 32, 4e-4, 10_000_000)
+    assert (fast.algo, fast.num_envs, fast.lr, fast.steps) == ("ppo", 32, 4e-4, 10_000_000)
 
     tuned = experiments.default_config("pong", "lstm")
     assert (tuned.protocol, tuned.algo, tuned.lr, tuned.lr_final) == ("tuned", "ppo", 5e-4, 0.0)
@@ -137,10 +141,18 @@ def test_the_papers_settings() -> None:
     assert (before.lr_final, before.lr_decay) == (None, 4_000_000)
     pendulum = experiments.default_config("pendulum", protocol="paper")
     assert not pendulum.relative_value
-    assert (pendulum.algo, pendulum.agents, pendulum.rollout) == ("ppo", 1, 2048)
-    assert (pendulum.epochs, pendulum.minibatch, pendulum.sequence) == (10, 64, 20)
-    assert (pendulum.discount, pendulum.smoothing, pendulum.clip) == (0.99, 0.95, 0.2)
-    assert (pendulum.value_weight, pendulum.entropy, pendulum.grad_norm) == (1.0, 0.01, 40.0)
+    assert (pendulum.algo, pendulum.num_envs, pendulum.num_steps) == ("ppo", 1, 2048)
+    assert (
+        pendulum.algorithm.update_epochs,
+        pendulum.algorithm.minibatch_size,
+        pendulum.algorithm.sequence_length,
+    ) == (10, 64, 20)
+    assert (pendulum.gamma, pendulum.algorithm.gae_lambda, pendulum.algorithm.clip_coef) == (
+        0.99,
+        0.95,
+        0.2,
+    )
+    assert (pendulum.vf_coef, pendulum.ent_coef, pendulum.max_grad_norm) == (1.0, 0.01, 40.0)
     assert (pendulum.lr, pendulum.norm, pendulum.clamp) == (3e-4, "none", 0.1)
 
 
@@ -258,11 +270,11 @@ def test_stretches() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"agents": 0}, "agents must be >= 1"),
-        ({"discount": 1.5}, "discount must be between 0 and 1"),
-        ({"grad_norm": 0.0}, "grad_norm must be > 0"),
+        ({"num_envs": 0}, "num_envs must be >= 1"),
+        ({"gamma": 1.5}, "gamma must be between 0 and 1"),
+        ({"max_grad_norm": 0.0}, "max_grad_norm must be > 0"),
         ({"concentration": 0.03}, "concentration is a setting of a2c"),
-        ({"algo": "dqn"}, "algo must be one of"),
+        ({"algo": "dqn"}, "unknown algorithm 'dqn'"),
         ({"protocol": "quick"}, "protocol must be one of"),
     ],
 )

@@ -9,9 +9,10 @@ from torch.nn import functional
 from stpn import cores, experiments
 from stpn.runs import Run
 from stpn.tasks import art
+from stpn.tasks.art import training
 from stpn.tasks.art.training import ArtTrainer
 from stpn.tasks.familiarity.training import FamiliarityTrainer
-from stpn.training import session, supervised
+from stpn.training import session
 from stpn.training.loop import Reporter, Stop
 
 TINY_ART = {"epochs": 2, "train_size": 300, "validation_size": 70, "test_size": 90}
@@ -98,7 +99,7 @@ class TestArt:
         expected = 100 * (answers == test.answers).double().mean().item()
         assert 0 < expected < 100
         for size in (7, 64, 90, 2000):
-            monkeypatch.setattr(supervised, "EVALUATION_BATCH", size)
+            monkeypatch.setattr(training, "EVALUATION_BATCH", size)
             figures = trainer.evaluate()
             assert figures.proficiency == pytest.approx(expected)
             assert len(figures.power_per_step) == 9

@@ -227,7 +227,7 @@ def _maze(quick: bool) -> list[Row]:
     rows = []
     for agents, updates, least in ((512, 3, 1.4), (64, 20, 8.0)):
         updates = 1 if quick else updates
-        seconds, shares = _agent("maze", "stpnr", updates, protocol="paper", agents=agents)
+        seconds, shares = _agent("maze", "stpnr", updates, protocol="paper", num_envs=agents)
         what = f"updates, {agents} agents"
         rows.append(_row("maze", what, 1 / seconds, "/s", at_least=least, shares=shares))
     config = cast(MazeConfig, experiments.default_config("maze", "stpnr"))
@@ -247,9 +247,9 @@ def _pong(quick: bool) -> list[Row]:
         ("tuned", "steps of agents, PPO", 1200),
     ):
         config = cast(PongConfig, experiments.default_config("pong", protocol=protocol))
-        rollout = 10 if quick else config.rollout
-        seconds, shares = _agent("pong", "stpnr", 1, protocol=protocol, rollout=rollout)
-        rate = config.agents * rollout / seconds
+        rollout = 10 if quick else config.num_steps
+        seconds, shares = _agent("pong", "stpnr", 1, protocol=protocol, num_steps=rollout)
+        rate = config.num_envs * rollout / seconds
         rows.append(_row("pong", what, rate, "/s", at_least=least, shares=shares))
     return rows
 
@@ -258,10 +258,10 @@ def _pendulum(quick: bool) -> list[Row]:
     """STPNf, PPO in one environment"""
     task, model = "pendulum", "stpnf"
     config = cast(PendulumConfig, experiments.default_config(task, model))
-    rollout = config.rollout // 8 if quick else config.rollout
-    seconds, shares = _agent(task, model, 1, rollout=rollout)
+    rollout = config.num_steps // 8 if quick else config.num_steps
+    seconds, shares = _agent(task, model, 1, num_steps=rollout)
     # A measurement is made of episodes as long as the agent can balance: here, the longest.
-    play = _acting_seconds(task, model, agents=config.eval_episodes, rollout=LONGEST_EPISODE)
+    play = _acting_seconds(task, model, num_envs=config.eval_episodes, num_steps=LONGEST_EPISODE)
     minutes = config.steps * (seconds / rollout + play / config.eval_every) / 60
     what = "1e6 steps, measurements included"
     return [
@@ -289,7 +289,7 @@ def _agent(task: str, model: str, updates: int, **settings: Any) -> tuple[float,
 
 def _acting_seconds(task: str, model: str, **settings: Any) -> float:
     """Seconds of a rollout without what is learnt from it."""
-    with _built(task, model, eval_every=NEVER, epochs=1, **settings) as built:
+    with _built(task, model, eval_every=NEVER, update_epochs=1, **settings) as built:
         trainer = cast("ReinforcementTrainer", built)
         trainer.advance()
         return trainer.seconds["environment"] + trainer.seconds["acting"]
@@ -307,7 +307,7 @@ def _train_maze_alone(agents: int, updates: int, threads: int) -> None:
     torch.set_num_threads(threads)
     with (
         stpn.use_backend("native"),
-        _built("maze", "stpnr", protocol="paper", agents=agents, eval_every=NEVER) as trainer,
+        _built("maze", "stpnr", protocol="paper", num_envs=agents, eval_every=NEVER) as trainer,
     ):
         _seconds(trainer, updates)
     print(peak_memory())

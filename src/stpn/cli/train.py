@@ -18,6 +18,8 @@ from stpn.cli._session import Output, conclude, conduct
 from stpn.config import RunConfig, from_dict, trusted
 from stpn.errors import ConfigError
 from stpn.runs import Run
+from stpn.tasks import registry
+from stpn.training.rl_config import RENAMED
 
 DEFAULT_TASK = "art"
 ENVIRONMENT_TASK = "gym"  # `--env NAME` in place of a task of the paper
@@ -107,6 +109,14 @@ def _refuse_foreign_flags(arguments: list[str], config: RunConfig) -> None:
         raise ConfigError(
             f"--env stands in place of a task: stpn train --env {_value(arguments, '--env')}"
         )
+    for old, new in RENAMED.items() if "num_envs" in fields else ():
+        old, new = (f"--{name.replace('_', '-')}" for name in (old, new))
+        if old in flags:
+            raise ConfigError(f"{old} is {new} now")
+    known = config.to_dict()
+    for name in (flag[2:].replace("-", "_") for flag in flags):
+        if name not in known and (sentence := config.elsewhere(name)):
+            raise ConfigError(sentence)
     if "--device" in flags:
         raise ConfigError("training runs on the CPU: there is no --device")
 
@@ -125,7 +135,11 @@ def _defaults(arguments: list[str]) -> RunConfig:
             trusted(from_dict({**settings, "task": task}), None, file)
         asks_for_help = {"-h", "--help"} & set(arguments)
         settings["env"] = env or settings.get("env") or ("NAME" if asks_for_help else "")
+    algo = _value(arguments, "--algo")
     if file is not None and model in (None, settings.get("model")):
+        if algo is not None:
+            cls = registry.get(task).config
+            settings = cls.relevant({**cls.migrated(settings), "algo": algo})
         return from_dict({**settings, "task": task})
     # another model than the file's: the file's settings, but that model's own size
     settings.pop("hidden_size", None)
@@ -134,6 +148,8 @@ def _defaults(arguments: list[str]) -> RunConfig:
         settings["protocol"] = protocol
     if "--rllib" in arguments:
         settings["rllib"] = True
+    if algo is not None:
+        settings["algo"] = algo
     return experiments.default_config(**settings)
 
 

@@ -17,6 +17,7 @@ from stpn.config import STPN_MODELS, STPN_SETTINGS
 from stpn.errors import ConfigError
 from stpn.tasks import registry
 from stpn.tasks.agents import AgentTask
+from stpn.training.algorithms import PPOSettings
 from stpn.training.rl_config import AgentConfig
 
 ALGORITHMS = {"ppo": "PPO", "appo": "APPO", "impala": "IMPALA"}
@@ -24,8 +25,8 @@ ALGORITHMS = {"ppo": "PPO", "appo": "APPO", "impala": "IMPALA"}
 
 def chosen(config: AgentConfig) -> str:
     """The algorithm: ppo, appo or impala."""
-    if config.algorithm != "auto":
-        return config.algorithm
+    if config.rllib_algorithm != "auto":
+        return config.rllib_algorithm
     return "ppo" if config.algo == "ppo" else "impala"
 
 
@@ -45,17 +46,17 @@ def algorithm_config(config: AgentConfig, *, hidden_size: int, steps_before: int
     if config.optimizer != "Adam":
         raise ConfigError(f"RLlib learns by Adam, not by {config.optimizer}")
     players = max(1, config.env_runners)
-    if config.agents % players:
+    if config.num_envs % players:
         raise ConfigError(
-            f"{config.agents} agents cannot be shared evenly by {players} env_runners"
+            f"{config.num_envs} agents cannot be shared evenly by {players} env_runners"
         )
     settings = getattr(rllib, f"{ALGORITHMS[name]}Config")()
     settings = (
         settings.environment(_environment(config), normalize_actions=False, clip_actions=True)
         .env_runners(
             num_env_runners=config.env_runners,
-            num_envs_per_env_runner=config.agents // players,
-            rollout_fragment_length=config.rollout,
+            num_envs_per_env_runner=config.num_envs // players,
+            rollout_fragment_length=config.num_steps,
             gym_env_vectorize_mode=_vectorize_mode(config),
         )
         .learners(num_learners=0)  # in this process
@@ -75,30 +76,37 @@ def algorithm_config(config: AgentConfig, *, hidden_size: int, steps_before: int
         )
         .training(
             lr=_rates(config, steps_before),
-            gamma=config.discount,
-            entropy_coeff=config.entropy,
-            grad_clip=config.grad_norm,
+            gamma=config.gamma,
+            entropy_coeff=config.ent_coef,
+            grad_clip=config.max_grad_norm,
             grad_clip_by="global_norm",
-            train_batch_size_per_learner=config.agents * config.rollout,
+            train_batch_size_per_learner=config.num_envs * config.num_steps,
         )
     )
+    ppo = _ppo(config)
     if name == "ppo":
         if config.relative_value:
             from stpn.scale.rllib_relative import RelativeValuePPO
 
             settings = settings.training(learner_class=RelativeValuePPO)
         return settings.training(
-            lambda_=config.smoothing,
-            clip_param=config.clip,
-            vf_loss_coeff=config.value_weight,
+            lambda_=ppo.gae_lambda,
+            clip_param=ppo.clip_coef,
+            vf_loss_coeff=config.vf_coef,
             vf_clip_param=math.inf,
-            num_epochs=config.epochs,
-            minibatch_size=min(config.minibatch, config.agents * config.rollout),
+            num_epochs=ppo.update_epochs,
+            minibatch_size=min(ppo.minibatch_size, config.num_envs * config.num_steps),
             use_kl_loss=False,
         )
     # these halve the squared error of the value, PPO and `stpn train` do not
-    settings = settings.training(vf_loss_coeff=2 * config.value_weight)
-    return settings.training(clip_param=config.clip) if name == "appo" else settings
+    settings = settings.training(vf_loss_coeff=2 * config.vf_coef)
+    return settings.training(clip_param=ppo.clip_coef) if name == "appo" else settings
+
+
+def _ppo(config: AgentConfig) -> PPOSettings:
+    """Of a run that would learn by another algorithm here: the defaults."""
+    own = config.algorithm
+    return own if isinstance(own, PPOSettings) else PPOSettings()
 
 
 def core_options(config: AgentConfig) -> dict[str, Any]:
@@ -112,7 +120,7 @@ def core_options(config: AgentConfig) -> dict[str, Any]:
 
 def _sequence(config: AgentConfig, name: str) -> int:
     # V-trace works on whole rollouts, to which RLlib adds a step for the last value
-    return config.sequence if name == "ppo" else config.rollout + 1
+    return _ppo(config).sequence_length if name == "ppo" else config.num_steps + 1
 
 
 def _rates(config: AgentConfig, steps_before: int) -> Any:

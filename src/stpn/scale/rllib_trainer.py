@@ -60,7 +60,7 @@ class RLlibTrainer(Trainer):
 
     @property
     def beyond_total(self) -> bool:
-        per_update = self.config.agents * self.config.rollout
+        per_update = self.config.num_envs * self.config.num_steps
         return self.samples - per_update >= self.total * self.config.steps_per_unit
 
     def update(self) -> bool:
@@ -82,7 +82,7 @@ class RLlibTrainer(Trainer):
         return {
             "model": self.model.state_dict(),
             "optimizer": self._optimizer_state(),
-            "updates": self.samples // (self.config.agents * self.config.rollout),
+            "updates": self.samples // (self.config.num_envs * self.config.num_steps),
             "sums": numbers,
             "counts": dict.fromkeys(numbers, 1),
             "actor": {},
@@ -91,7 +91,7 @@ class RLlibTrainer(Trainer):
 
     def load_state_dict(self, state: State) -> None:
         checkpoint.load_module(self.model, state["model"])
-        steps = state["updates"] * self.config.agents * self.config.rollout
+        steps = state["updates"] * self.config.num_envs * self.config.num_steps
         self.samples = self._before = state.get("steps", steps)
         found = {name: total / state["counts"][name] for name, total in state["sums"].items()}
         self.loss = found.get("loss", math.nan)
@@ -133,7 +133,7 @@ class RLlibTrainer(Trainer):
     def measure(self) -> Row:
         self._fetch()
         episodes = self.config.eval_episodes
-        env = self.plain.make_env(min(episodes, self.config.agents))
+        env = self.plain.make_env(min(episodes, self.config.num_envs))
         seed = int(
             torch.randint(
                 2**31, (), generator=stream(self.config.seed, "measurement", self.samples)

@@ -98,12 +98,12 @@ TASKS = (
         config=GymConfig,
         settings={
             "algo": "ppo",
-            "agents": 8,
-            "rollout": 256,
+            "num_envs": 8,
+            "num_steps": 256,
             "lr": 1e-3,
-            "value_weight": 0.1,
+            "vf_coef": 0.1,
             "relative_value": True,
-            "minibatch": 256,
+            "minibatch_size": 256,
         },
     ),
 )

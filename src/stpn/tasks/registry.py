@@ -6,26 +6,21 @@ anywhere::
 
     stpn.register_task(MyTask(name="copy", title="Copying", metric="accuracy", config=CopyConfig))
 
-Reinforcement learning in environments of one's own needs less: `stpn.tasks.agents.AgentTask`. A
-package makes its tasks known by an entry point of the group "stpn.tasks" that names the task; a
-module without a package by the environment variable STPN_PLUGINS=my_module, which `stpn` imports.
+Reinforcement learning in environments of one's own needs less: `stpn.tasks.agents.AgentTask`.
+`stpn.plugins` says how commands get to know it.
 
 Nothing here needs torch: methods import what they use.
 """
 
 from __future__ import annotations
 
-import importlib
-import logging
-import os
 import re
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from stpn import plugins
 from stpn.errors import ConfigError, unknown
 
 if TYPE_CHECKING:
@@ -34,9 +29,6 @@ if TYPE_CHECKING:
     from stpn.config import RunConfig
     from stpn.scenes import Scene
     from stpn.training.trainer import Trainer
-
-GROUP = "stpn.tasks"
-VARIABLE = "STPN_PLUGINS"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -129,15 +121,4 @@ def _load() -> None:
 
     for module in (art, familiarity, maze, pong, pendulum, gym):
         _tasks.update({task.name: task for task in module.TASKS})
-    for point in metadata.entry_points(group=GROUP):
-        try:
-            register_task(point.load())
-        except Exception as error:  # somebody else's package must not take ours down
-            logging.getLogger("stpn").warning("task %s of %s: %s", point.name, point.value, error)
-    for module_name in filter(None, os.environ.get(VARIABLE, "").split(",")):
-        if (here := os.getcwd()) not in sys.path:
-            sys.path.append(here)
-        try:
-            importlib.import_module(module_name)  # which calls `register_task`
-        except ImportError as error:
-            raise ConfigError(f"{VARIABLE} names {module_name!r}: {error}") from error
+    plugins.load()

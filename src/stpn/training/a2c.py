@@ -11,55 +11,33 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stpn.training.agent import Agent, State
-from stpn.training.finite import check_loss
-from stpn.training.gradients import Gradients
-from stpn.training.privileged import Privileged
+from stpn.training.agent import State
+from stpn.training.algorithm import Algorithm
+from stpn.training.algorithms import A2CSettings
 from stpn.training.returns import discounted_returns
-from stpn.training.rl_config import AgentConfig
 from stpn.training.rollout import Rollout
 
 
-class A2C:
+class A2C(Algorithm):
     """One update per rollout."""
 
-    def __init__(
-        self,
-        agent: Agent,
-        gradients: Gradients,
-        settings: AgentConfig,
-        privileged: Privileged | None = None,
-    ) -> None:
-        self.agent = agent
-        self.privileged = privileged
-        self.gradients = gradients
-        self.settings = settings
-        self.entropy = settings.entropy  # as it is now: it may change from update to update
+    settings: A2CSettings
 
     def learn(self, rollout: Rollout, generator: torch.Generator, when: str) -> dict[str, float]:
         """One gradient step. `generator` is not needed here; PPO shuffles with it."""
         terms = self.terms(rollout)
-        settings = self.settings
-        loss = (
-            terms["policy_loss"]
-            + settings.value_weight * terms["value_loss"]
-            - self.entropy * terms["entropy"]
-        )
-        if settings.concentration:
-            loss = loss + settings.concentration * terms["concentration"]
-        if "auxiliary" in terms:
-            loss = loss + settings.auxiliary * terms["auxiliary"]
-        numbers = {"loss": check_loss(loss, self.agent, when)}
-        self.gradients.step(loss, when)
-        numbers |= {name: term.item() for name, term in terms.items()}
-        return numbers
+        weighted = dict(terms)
+        if self.settings.concentration:
+            weighted["extra"] = self.settings.concentration * terms["concentration"]
+        loss = self.step(weighted, when)
+        return {"loss": loss.item()} | {name: term.item() for name, term in terms.items()}
 
     def terms(self, rollout: Rollout) -> dict[str, Tensor]:
         """The parts of the loss, each a mean over all steps of all environments."""
-        settings = self.settings
+        config = self.config
         returns = torch.from_numpy(
             discounted_returns(
-                rollout.rewards, rollout.ended, rollout.bootstrap, discount=settings.discount
+                rollout.rewards, rollout.ended, rollout.bootstrap, discount=config.gamma
             )
         )  # (B, T)
         output, _ = self.agent.outputs(rollout.observations, *starting_point(rollout))
@@ -71,14 +49,14 @@ class A2C:
         policy = self.agent.policy.distribution(parameters)
         log_prob = policy.log_prob(rollout.actions)
         mean = Mean(rollout)
-        unit = spread(returns, rollout) if settings.relative_value else 1.0
+        unit = spread(returns, rollout) if config.relative_value else 1.0
         terms = {
             "policy_loss": mean(-log_prob * error.detach()),
             "value_loss": mean(error.square()) / unit**2,
         }
-        with torch.set_grad_enabled(bool(self.entropy)):  # without a weight just to be told
+        with torch.set_grad_enabled(bool(self.ent_coef)):  # without a weight just to be told
             terms["entropy"] = mean(policy.entropy())
-        if settings.concentration:
+        if self.settings.concentration:
             terms["concentration"] = mean(policy.concentration())
         if self.privileged is not None and self.privileged.heads is not None:
             assert rollout.known is not None

@@ -20,59 +20,47 @@ from torch import Tensor
 from torch.nn import functional
 
 from stpn.nn.state import rebuilt
-from stpn.training.agent import Agent, State, concatenate
-from stpn.training.finite import check_loss
-from stpn.training.gradients import Gradients
-from stpn.training.privileged import Privileged
+from stpn.training.agent import State, concatenate
+from stpn.training.algorithm import Algorithm
+from stpn.training.algorithms import PPOSettings
 from stpn.training.returns import generalised_advantages
-from stpn.training.rl_config import AgentConfig
+from stpn.training.rl_config import line
 from stpn.training.rollout import Rollout
 
 
-class PPO:
+class PPO(Algorithm):
     """Several epochs of gradient steps per rollout."""
 
-    def __init__(
-        self,
-        agent: Agent,
-        gradients: Gradients,
-        settings: AgentConfig,
-        privileged: Privileged | None = None,
-    ) -> None:
-        self.agent = agent
-        self.privileged = privileged
-        self.gradients = gradients
-        self.settings = settings
-        # as they are now: both may change from update to update
-        self.clip, self.entropy = settings.clip, settings.entropy
+    settings: PPOSettings
+    clip_coef: float  # as it is now: it may change from update to update
+
+    @property
+    def sequence_length(self) -> int:
+        return self.settings.sequence_length
+
+    def schedule(self, progress: float) -> None:
+        super().schedule(progress)
+        settings = self.settings
+        self.clip_coef = line(settings.clip_coef, settings.clip_coef_final, progress)
 
     def learn(self, rollout: Rollout, generator: torch.Generator, when: str) -> dict[str, float]:
         """All epochs, in an order that `generator` decides; means over the gradient steps."""
         settings = self.settings
         sequences = self.sequences(rollout)
-        parts = max(1, min(len(sequences), round(rollout.valid.size / settings.minibatch)))
+        parts = max(1, min(len(sequences), round(rollout.valid.size / settings.minibatch_size)))
         sums: dict[str, float] = {}
-        for _ in range(settings.epochs):
+        for _ in range(settings.update_epochs):
             order = torch.randperm(len(sequences), generator=generator)
             for minibatch in sequences.shuffled(order).split(parts):
                 terms = self.terms(minibatch)
-                loss = (
-                    terms["policy_loss"]
-                    + settings.value_weight * terms["value_loss"]
-                    - self.entropy * terms["entropy"]
-                )
-                if "auxiliary" in terms:
-                    loss = loss + settings.auxiliary * terms["auxiliary"]
-                terms["loss"] = loss
-                check_loss(loss, self.agent, when)
-                self.gradients.step(loss, when)
+                terms["loss"] = self.step(terms, when)
                 for name, term in terms.items():
                     sums[name] = sums.get(name, 0.0) + term.item()
-        return {name: total / (settings.epochs * parts) for name, total in sums.items()}
+        return {name: total / (settings.update_epochs * parts) for name, total in sums.items()}
 
     def terms(self, batch: Sequences) -> dict[str, Tensor]:
         """The parts of the loss, each a mean over the real steps of the sequences."""
-        clip, advantages = self.clip, batch.advantages
+        clip, advantages = self.clip_coef, batch.advantages
         if self.settings.standardize == "minibatch":
             advantages = standardized(advantages, batch.mask)
         output, _ = self.agent.outputs(batch.observations, batch.state, batch.reset)
@@ -104,14 +92,14 @@ class PPO:
     @torch.no_grad()
     def sequences(self, rollout: Rollout) -> Sequences:
         """The rollout in pieces."""
-        settings = self.settings
+        config, settings = self.config, self.settings
         advantages = generalised_advantages(
             rollout.rewards,
             rollout.values,
             rollout.ended,
             rollout.bootstrap,
-            discount=settings.discount,
-            smoothing=settings.smoothing,
+            discount=config.gamma,
+            smoothing=settings.gae_lambda,
         )
         returns = advantages + rollout.values
         if settings.standardize == "batch":
@@ -131,7 +119,7 @@ class PPO:
             returns=cut(torch.from_numpy(returns)),
             reset=cut(rollout.reset),
             mask=cut(torch.from_numpy(rollout.valid).float()),
-            unit=float(returns[rollout.valid].std()) + 1e-8 if settings.relative_value else 1.0,
+            unit=float(returns[rollout.valid].std()) + 1e-8 if config.relative_value else 1.0,
             state=concatenate(rollout.states),
             known=None if rollout.known is None else cut(rollout.known),
         )

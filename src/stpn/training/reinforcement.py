@@ -20,15 +20,13 @@ from stpn.errors import ConfigError
 from stpn.tasks import registry
 from stpn.tasks.agents import AgentTask
 from stpn.training import checkpoint, optim
-from stpn.training.a2c import A2C
 from stpn.training.agent import Agent
 from stpn.training.evaluation import Played, play
 from stpn.training.gradients import Gradients
 from stpn.training.policies import Categorical
-from stpn.training.ppo import PPO
 from stpn.training.privileged import Privileged
 from stpn.training.returns import RewardScale
-from stpn.training.rl_config import AgentConfig
+from stpn.training.rl_config import AgentConfig, line
 from stpn.training.rollout import Actor
 from stpn.training.trainer import Evaluation, Row, State, Trainer, stream
 
@@ -52,10 +50,11 @@ class ReinforcementTrainer(Trainer):
         if not isinstance(task, AgentTask):
             raise ConfigError(f"{config.task} is no task of reinforcement learning")
         self.task = task
-        env = self.make_env(config.agents)
+        env = self.make_env(config.num_envs)
         self.learner = task.build_network(config, env)
         core, policy = self.learner.core, self.learner.policy
-        if config.concentration and not isinstance(policy, Categorical):
+        penalised = getattr(config.algorithm, "concentration", 0.0)
+        if penalised and not isinstance(policy, Categorical):
             raise ConfigError("concentration is defined for discrete actions only: set it to 0")
         self.config = dataclasses.replace(config, hidden_size=core.hidden_size)
         # What is measured, saved and used: the average of the learner, or the learner itself.
@@ -69,17 +68,16 @@ class ReinforcementTrainer(Trainer):
                 auxiliary=bool(config.auxiliary),
             )
         self._privileged = privileged
-        self._reward_scale = RewardScale(config.agents, config.discount)
+        self._reward_scale = RewardScale(config.num_envs, config.gamma)
         eps = {"eps": config.eps} if optim.has_option(config.optimizer, "eps") else {}
         parameters = optim.groups(self.learner, config.lr_plasticity)
         if privileged is not None:
             parameters[0]["params"] += privileged.parameters()
         self.optimizer = optim.build(config.optimizer, parameters, lr=config.lr, **eps)
-        self.gradients = Gradients(self.learner, self.optimizer, config.grad_norm)
-        algorithm = A2C if config.algo == "a2c" else PPO
-        self.algorithm: A2C | PPO = algorithm(self.learner, self.gradients, config, privileged)
-        chunk = config.sequence if config.algo == "ppo" else None
-        self.actor = Actor(self.learner, env, config.rollout, chunk, privileged)
+        self.gradients = Gradients(self.learner, self.optimizer, config.max_grad_norm)
+        self.algorithm = config.algorithm.build(self.learner, self.gradients, config, privileged)
+        chunk = self.algorithm.sequence_length
+        self.actor = Actor(self.learner, env, config.num_steps, chunk, privileged)
         self.actor.start(self._seed("environment", 0))
 
         self.updates = 0
@@ -97,7 +95,7 @@ class ReinforcementTrainer(Trainer):
     @property
     def steps(self) -> int:
         """Steps of all environments together."""
-        return self.updates * self.config.agents * self.config.rollout
+        return self.updates * self.config.num_envs * self.config.num_steps
 
     @property
     def units(self) -> int:
@@ -155,13 +153,11 @@ class ReinforcementTrainer(Trainer):
         config = self.config
         progress = self.units / config.total
         if config.lr_final is not None:
-            rate = config.scheduled("lr", progress)
+            rate = line(config.lr, config.lr_final, progress)
             self.gradients.decay(rate / config.lr if config.lr else 0.0)
         elif config.lr_decay is not None:
             self.gradients.decay(max(0.0, 1.0 - self.units / config.lr_decay))
-        self.algorithm.entropy = config.scheduled("entropy", progress)
-        if isinstance(self.algorithm, PPO):
-            self.algorithm.clip = config.scheduled("clip", progress)
+        self.algorithm.schedule(progress)
 
     @torch.no_grad()
     def _average(self) -> None:

@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Any, ClassVar, Literal
+
+import tyro
 
 from stpn.config import MACHINE, MEASUREMENT, STPN_MODELS, RunConfig, require
 from stpn.errors import ConfigError
+from stpn.training import algorithms
+from stpn.training.algorithms import A2CSettings, AlgorithmSettings
+
+RENAMED = {
+    "agents": "num_envs",
+    "rollout": "num_steps",
+    "discount": "gamma",
+    "value_weight": "vf_coef",
+    "entropy": "ent_coef",
+    "entropy_final": "ent_coef_final",
+    "grad_norm": "max_grad_norm",
+    "smoothing": "gae_lambda",
+    "clip": "clip_coef",
+    "clip_final": "clip_coef_final",
+    "epochs": "update_epochs",
+    "minibatch": "minibatch_size",
+    "sequence": "sequence_length",
+    "algorithm": "rllib_algorithm",
+}
+"""Names of settings in runs and results of earlier versions, and what they are called now."""
 
 NOT_FOR_RLLIB = (
-    "lr_final", "lr_plasticity", "entropy_final", "clip_final", "orthogonal", "lambda_min",
+    "lr_final", "lr_plasticity", "ent_coef_final", "clip_coef_final", "orthogonal", "lambda_min",
     "lambda_max", "longest_memory", "normalize_observations", "normalize_rewards",
     "privileged_critic", "auxiliary", "average", "target", "standardize",
 )  # fmt: skip
@@ -20,27 +44,28 @@ NOT_FOR_RLLIB = (
 class AgentConfig(RunConfig):
     """An agent that learns by A2C or PPO."""
 
-    algo: Literal["a2c", "ppo"] = "a2c"
-    """a2c: one gradient step per rollout; ppo: several epochs of clipped steps."""
-    agents: int = 64
+    algo: str = "a2c"
+    """Algorithm. a2c: one gradient step per rollout; ppo: several epochs of clipped steps; or one
+    that was registered."""
+    algorithm: Annotated[AlgorithmSettings, tyro.conf.arg(name="")] = field(default=A2CSettings())
+    """What only that algorithm has."""
+    num_envs: int = 64
     """Environments played at once, all by the same network."""
-    rollout: int = 50
+    num_steps: int = 50
     """Steps of each environment between two updates."""
-    discount: float = 0.99
+    gamma: float = 0.99
     """Discount of the reward per step."""
-    value_weight: float = 0.5
+    vf_coef: float = 0.5
     """Weight of the squared error of the value."""
     relative_value: bool = False
     """Measure the value's error in standard deviations of the batch's returns: it then weighs the
     same, whatever the size of the rewards."""
-    entropy: float = 0.01
+    ent_coef: float = 0.01
     """Weight of the policy's entropy, a reward for staying undecided."""
-    entropy_final: float | None = None
+    ent_coef_final: float | None = None
     """Weight of the entropy at the end of the run, reached linearly. None: it stays."""
-    concentration: float = 0.0
-    """Weight of sum(p^2), a penalty for being sure (A2C, discrete actions)."""
-    grad_norm: float | None = 40.0
-    """Longest gradient; a longer one is scaled down to it. None: no limit."""
+    max_grad_norm: float | None = 40.0
+    """Maximum norm of the gradient (clipping). None: no limit."""
     eps: float = 1e-8
     """The optimizer's epsilon."""
     lr_decay: int | None = None
@@ -74,20 +99,6 @@ class AgentConfig(RunConfig):
     network in place of the last weights. None: no average."""
     target: float | None = None
     """End the run as soon as a measurement reaches this score."""
-    standardize: Literal["batch", "minibatch"] = "batch"
-    """PPO: over what advantages get mean 0 and deviation 1."""
-    smoothing: float = 0.95
-    """PPO: lambda of generalised advantage estimation."""
-    clip: float = 0.2
-    """PPO: how far a probability may move within one batch."""
-    clip_final: float | None = None
-    """PPO: the clip at the end of the run, reached linearly. None: it stays."""
-    epochs: int = 10
-    """PPO: passes through a batch."""
-    minibatch: int = 64
-    """PPO: steps in a gradient step (whole sequences, so about as many)."""
-    sequence: int = 20
-    """PPO: length of the sequences that a batch is cut into; each keeps its starting state."""
     eval_every: int = field(default=10_000, metadata=MEASUREMENT)
     """Units between two rows of metrics."""
     eval_episodes: int = field(default=10, metadata=MEASUREMENT)
@@ -99,52 +110,78 @@ class AgentConfig(RunConfig):
     rllib: bool = False
     """Learn in Ray's RLlib (extra `ray`), on the cluster that runs here or that RAY_ADDRESS names,
     else on an instance of its own."""
-    algorithm: Literal["auto", "ppo", "appo", "impala"] = "auto"
+    rllib_algorithm: Literal["auto", "ppo", "appo", "impala"] = "auto"
     """RLlib: which algorithm. auto: PPO if algo is ppo, else IMPALA, the nearest to A2C."""
     env_runners: int = field(default=0, metadata=MACHINE)
     """RLlib: processes that play, here or on other nodes. 0: the one that learns plays, too."""
 
+    deciding: ClassVar[tuple[str, ...]] = ("algo",)
+
     @property
     def steps_per_unit(self) -> int:
         """Steps of all environments in what `done` and `lr_decay` count."""
-        return 1 if self.total_field == "steps" else self.agents * self.rollout
+        return 1 if self.total_field == "steps" else self.num_envs * self.num_steps
 
-    def scheduled(self, name: str, progress: float) -> float:
-        """`lr`, `entropy` or `clip` after that share of the run: a line from its value to its
-        final one, where it has one."""
-        start, final = getattr(self, name), getattr(self, f"{name}_final")
-        return start if final is None else start + (final - start) * min(1.0, progress)
+    @classmethod
+    def groups(cls, values: Mapping[str, Any]) -> dict[str, type[Any]]:
+        algo = values.get("algo", cls.algo)
+        return {"algorithm": algorithms.get(algo)} if isinstance(algo, str) else {}
+
+    @classmethod
+    def migrated(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        if not RENAMED.keys() & values.keys():
+            return dict(values)
+        renamed = {RENAMED.get(name, name): value for name, value in values.items()}
+        return cls.relevant(renamed)  # every run had the settings of both algorithms
+
+    @classmethod
+    def elsewhere(cls, name: str) -> str | None:
+        for algo in algorithms.names():
+            if name in {field.name for field in dataclasses.fields(algorithms.get(algo))}:
+                return f"{name} is a setting of {algo}: add --algo {algo}"
+        return None
+
+    @classmethod
+    def relevant(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        algo = values.get("algo", cls.algo)
+        others = {
+            field.name
+            for name in algorithms.names()
+            if name != algo
+            for field in dataclasses.fields(algorithms.get(name))
+        }
+        own = {field.name for field in dataclasses.fields(algorithms.get(algo))}
+        return {name: value for name, value in values.items() if name not in others - own}
 
     def check(self) -> None:
         super().check()
-        for name in ("agents", "rollout", "epochs", "minibatch", "sequence", "eval_every",
-                     "eval_episodes", "final_episodes"):  # fmt: skip
+        for name in ("num_envs", "num_steps", "eval_every", "eval_episodes", "final_episodes"):
             require(getattr(self, name) >= 1, name, ">= 1", getattr(self, name))
-        for name in ("discount", "smoothing"):
-            require(0 <= getattr(self, name) <= 1, name, "between 0 and 1", getattr(self, name))
-        for name in ("value_weight", "entropy", "concentration", "eps", "lr_final",
-                     "entropy_final", "lr_plasticity", "auxiliary"):  # fmt: skip
+        require(0 <= self.gamma <= 1, "gamma", "between 0 and 1", self.gamma)
+        for name in ("vf_coef", "ent_coef", "eps", "lr_final", "ent_coef_final", "lr_plasticity",
+                     "auxiliary"):  # fmt: skip
             value = getattr(self, name)
             require(value is None or value >= 0, name, ">= 0", value)
-        require(self.clip > 0, "clip", "> 0", self.clip)
-        if self.clip_final is not None:
-            require(self.clip_final > 0, "clip_final", "> 0", self.clip_final)
+        if type(self.algorithm) is not algorithms.get(self.algo):
+            raise ConfigError(
+                f"{type(self.algorithm).__name__} are not the settings of {self.algo}"
+            )
+        self.algorithm.check()
         if self.average is not None:
             require(0 <= self.average < 1, "average", ">= 0 and < 1", self.average)
         self._check_memory()
-        if self.grad_norm is not None:
-            require(self.grad_norm > 0, "grad_norm", "> 0", self.grad_norm)
+        if self.max_grad_norm is not None:
+            require(self.max_grad_norm > 0, "max_grad_norm", "> 0", self.max_grad_norm)
         if self.lr_decay is not None:
             require(self.lr_decay >= 1, "lr_decay", ">= 1", self.lr_decay)
         require(self.env_runners >= 0, "env_runners", ">= 0", self.env_runners)
-        for name in ("algorithm", "env_runners"):
+        for name in ("rllib_algorithm", "env_runners"):
             if not self.rllib and getattr(self, name) != getattr(AgentConfig, name):
                 raise ConfigError(f"{name} is a setting of RLlib: add --rllib")
-        for name in NOT_FOR_RLLIB:
-            if self.rllib and getattr(self, name) != getattr(AgentConfig, name):
+        for name in NOT_FOR_RLLIB if self.rllib else ():
+            of = self if hasattr(self, name) else self.algorithm
+            if getattr(of, name, None) != getattr(type(of), name, None):
                 raise ConfigError(f"{name} is not a setting of RLlib: leave it at its default")
-        if self.algo == "ppo" and self.concentration:
-            raise ConfigError("concentration is a setting of a2c; ppo has entropy")
 
     def _check_memory(self) -> None:
         ordered = self.lambda_min <= self.lambda_max
@@ -158,3 +195,8 @@ class AgentConfig(RunConfig):
                     f"longest_memory needs an STPN, LSTM or GRU: {self.model!r} has no time "
                     "constants"
                 )
+
+
+def line(start: float, final: float | None, progress: float) -> float:
+    """A value after that share of the run, on its way to a final one, where it has one."""
+    return start if final is None else start + (final - start) * min(1.0, progress)

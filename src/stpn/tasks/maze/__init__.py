@@ -90,16 +90,16 @@ class Maze(AgentTask):
 
 FAST = {
     "algo": "ppo",
-    "rollout": 200,
+    "num_steps": 200,
     "lr_decay": 12_000,
     "eps": 1e-4,
-    "discount": 0.9,
-    "value_weight": 0.1,
+    "gamma": 0.9,
+    "vf_coef": 0.1,
     "relative_value": True,
-    "grad_norm": 4.0,
-    "epochs": 3,
-    "minibatch": 3200,  # 16 episodes
-    "sequence": 200,
+    "max_grad_norm": 4.0,
+    "update_epochs": 3,
+    "minibatch_size": 3200,  # 16 episodes
+    "sequence_length": 200,
     "eval_every": 100,
     "eval_episodes": 512,
     "final_episodes": 51_200,
@@ -108,12 +108,12 @@ FAST = {
 
 PAPER = {
     "algo": "a2c",
-    "agents": 512,
+    "num_envs": 512,
     "lr": 1e-4,
     "lr_decay": None,
     "iterations": 50_000,
     "relative_value": False,
-    "entropy": 0.0,
+    "ent_coef": 0.0,
     "concentration": 0.03,
 }
 

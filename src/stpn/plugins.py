@@ -1,0 +1,47 @@
+"""Tasks and algorithms of other packages and of one's own modules.
+
+A package names them in its entry points, groups "stpn.tasks" (a `stpn.tasks.registry.Task`) and
+"stpn.algorithms" (settings, under the algorithm's name). The environment variable
+STPN_PLUGINS=my_module,other names modules, also in the current directory, that register theirs when
+they are imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from importlib import metadata
+
+from stpn.errors import ConfigError
+
+TASKS, ALGORITHMS = "stpn.tasks", "stpn.algorithms"
+VARIABLE = "STPN_PLUGINS"
+
+_loaded = False
+
+
+def load() -> None:
+    """Once in a process, and when something is first looked up by name."""
+    global _loaded
+    if _loaded:
+        return
+    _loaded = True
+    from stpn.tasks.registry import register_task
+    from stpn.training.algorithms import register_algorithm
+
+    for group in (TASKS, ALGORITHMS):
+        for point in metadata.entry_points(group=group):
+            try:
+                found = point.load()
+                register_task(found) if group == TASKS else register_algorithm(point.name, found)
+            except Exception as error:  # somebody else's package must not take ours down
+                logging.getLogger("stpn").warning("%s of %s: %s", point.name, point.value, error)
+    for module in filter(None, os.environ.get(VARIABLE, "").split(",")):
+        if (here := os.getcwd()) not in sys.path:
+            sys.path.append(here)  # at the end: it hides nothing that is installed
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise ConfigError(f"{VARIABLE} names {module!r}: {error}") from error
