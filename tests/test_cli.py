@@ -306,7 +306,7 @@ open("imported", "a").close()
             (["train", "maze", "--epochs", "2"], "the length of maze is --iterations"),
             (["train", "maze", "--grad-norm", "2"], "--grad-norm is --max-grad-norm now"),
             (["train", "maze", "--algo", "pppo"], "unknown algorithm 'pppo' (did you mean 'ppo'?)"),
-            (["train", "--env", "X-v0", "--env-args", "slippery"], "env_args are KEY=VALUE"),
+            (["train", "--env", "X-v0", "--env-args", "slippery"], "env_args takes KEY=VALUE"),
             (["watch", "maze-stpnr", "--seed", "-1"], "seed must be >= 0"),
             (["resume", "art-stpnr"], "a network of the package, not a run"),
             (["eval", "art-stpnr", "--episodes", "3"], "has no episodes"),

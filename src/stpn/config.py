@@ -7,8 +7,9 @@ JSON: unknown names and wrong types are refused with a sentence. No torch here.
 from __future__ import annotations
 
 import dataclasses
+import json
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -64,6 +65,9 @@ class RunConfig:
     """STPN: Hebb's rule or Oja's."""
     plastic: Literal["all", "input", "hidden"] = "all"
     """STPN: which synapses are plastic."""
+    core: tuple[str, ...] = ()
+    """Other options of the model's class, KEY=VALUE each (steps=2 of fastweights), or one JSON
+    object; `stpn train TASK --model MODEL --help` lists them."""
     optimizer: str = "Adam"
     """Any optimizer of torch.optim by name."""
     lr: float = 1e-3
@@ -93,6 +97,11 @@ class RunConfig:
         return self.total_field.removesuffix("s")
 
     @property
+    def core_options(self) -> dict[str, Any]:
+        """`core` as keyword arguments of the model's class."""
+        return keyword_arguments("core", self.core)
+
+    @property
     def directory(self) -> Path:
         """Where the run lies below the root of all runs."""
         return place(self.task, self.model, self.seed)
@@ -120,6 +129,8 @@ class RunConfig:
             require(self.threads >= 1, "threads", ">= 1", self.threads)
         require(self.checkpoint_seconds >= 0, "checkpoint_seconds", ">= 0", self.checkpoint_seconds)
         require(self.total >= 1, self.total_field, ">= 1", self.total)
+        for name in self.core_options.keys() & {*STPN_SETTINGS, "num_layers"}:
+            raise ConfigError(f"{name} is a setting of its own: --{name.replace('_', '-')}")
         if self.model not in STPN_MODELS:
             for name in STPN_SETTINGS:
                 if getattr(self, name) != _default(type(self), name):
@@ -232,6 +243,30 @@ def from_dict(values: Mapping[str, Any]) -> RunConfig:
     config = cls(**fields)
     config.check()
     return config
+
+
+def keyword_arguments(name: str, words: Iterable[str]) -> dict[str, Any]:
+    """What the words of a setting say: KEY=VALUE each, or JSON objects. A value that is no JSON is
+    text."""
+    arguments: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if word.lstrip().startswith("{") and isinstance(whole := _json(word), dict):
+            arguments |= whole
+        elif equals and key.isidentifier():
+            arguments[key] = _json(text)
+        else:
+            raise ConfigError(
+                f"{name} takes KEY=VALUE, as in steps=2, or one JSON object, not {word!r}"
+            )
+    return arguments
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _hints(cls: type[Any]) -> dict[str, Any]:

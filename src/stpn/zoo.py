@@ -329,7 +329,7 @@ def command(config: RunConfig) -> str:
         if isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")
         else:
-            words += [f"--{flag}", str(value)]
+            words += [f"--{flag}", *map(str, value if isinstance(value, list) else [value])]
     return " ".join(words)
 
 

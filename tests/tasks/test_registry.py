@@ -134,5 +134,6 @@ def test_old_runs_have_what_they_had() -> None:
     path = Path(__file__).parents[2] / "results/pong/stpnr/seed0/config.json"
     saved = json.loads(path.read_bytes())
     config: Any = from_dict(saved)
+    saved = type(config).migrated(saved)
     assert {name: config.to_dict()[name] for name in saved} == saved
     assert config.three_actions is False

@@ -66,8 +66,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with _ctrl_c_while_importing():
             module = importlib.import_module(COMMANDS[name][0])
+            from stpn import plugins
             from stpn.cli import _optional
 
+            plugins.load()
             with _optional.registry:
                 return int(module.run(rest))
     except KeyboardInterrupt:

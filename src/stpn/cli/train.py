@@ -11,11 +11,11 @@ from typing import Annotated, Any
 
 import tyro
 
-from stpn import experiments
+from stpn import cores, experiments
 from stpn._extras import need
 from stpn.cli._follow import follow
 from stpn.cli._session import Output, conclude, conduct
-from stpn.config import RunConfig, from_dict, trusted
+from stpn.config import STPN_SETTINGS, RunConfig, from_dict, trusted
 from stpn.errors import ConfigError
 from stpn.runs import Run
 from stpn.tasks import registry
@@ -89,11 +89,19 @@ def parse(arguments: list[str]) -> tuple[RunConfig, Place, Output]:
         prog="stpn train",
         description=f"Train a model. Settings and defaults of {defaults.task} with "
         f"{defaults.model}; `stpn train TASK --model MODEL --help` shows those of another."
-        + ("" if hasattr(defaults, "algo") else REINFORCEMENT),
+        + ("" if hasattr(defaults, "algo") else REINFORCEMENT)
+        + (_core_help(defaults.model) if {"-h", "--help"} & set(arguments) else ""),
     )
     if (task := parsed.settings.task) != defaults.task:
         raise ConfigError(f"the task comes first: stpn train {task} ...")
     return parsed.settings, parsed.place, parsed.output
+
+
+def _core_help(model: str) -> str:
+    """What --core takes; only for help, since the classes need torch."""
+    options = [o for o in cores.core_options(model).values() if o.name not in STPN_SETTINGS]
+    words = (f"{o.name}={o.default}" + (f" ({o.doc})" if o.doc else "") for o in options)
+    return f"\nOptions of {model} for --core: {', '.join(words)}." if options else ""
 
 
 def _refuse_foreign_flags(arguments: list[str], config: RunConfig) -> None:

@@ -111,7 +111,7 @@ def _ppo(config: AgentConfig) -> PPOSettings:
 
 def core_options(config: AgentConfig) -> dict[str, Any]:
     """Options of the core's class."""
-    options: dict[str, Any] = {"num_layers": config.num_layers}
+    options: dict[str, Any] = {**config.core_options, "num_layers": config.num_layers}
     if config.model in STPN_MODELS:
         options |= {name: getattr(config, name) for name in STPN_SETTINGS}
         options["norm"] = None if config.norm == "none" else config.norm

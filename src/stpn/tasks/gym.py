@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import typing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stpn._extras import need
+from stpn.config import keyword_arguments
 from stpn.errors import ConfigError
 from stpn.runs import place
 from stpn.tasks.agents import AgentTask
@@ -34,21 +34,8 @@ class GymConfig(AgentConfig):
 
     @property
     def env_options(self) -> dict[str, Any]:
-        """`env_args` as keyword arguments; a value that is no JSON is text."""
-        options: dict[str, Any] = {}
-        for word in self.env_args:
-            name, equals, text = word.partition("=")
-            value = _json(text)
-            if word.lstrip().startswith("{") and isinstance(whole := _json(word), dict):
-                options |= whole
-            elif equals and name.isidentifier():
-                options[name] = value
-            else:
-                raise ConfigError(
-                    "env_args are KEY=VALUE, as in is_slippery=false, or one JSON object, "
-                    f"not {word!r}"
-                )
-        return options
+        """`env_args` as keyword arguments."""
+        return keyword_arguments("env_args", self.env_args)
 
     @property
     def title(self) -> str:
@@ -64,13 +51,6 @@ class GymConfig(AgentConfig):
     def directory(self) -> Path:
         """`gym/<environment>/<model>/seed<N>` below the root of all runs."""
         return place(self.task, self.model, self.seed, self.env)
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 class Gym(AgentTask):

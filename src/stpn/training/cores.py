@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from stpn import experiments
+from stpn import cores, experiments
 from stpn._files import half_of_memory
 from stpn.config import STPN_MODELS, STPN_SETTINGS, RunConfig
-from stpn.errors import ConfigError
+from stpn.errors import ConfigError, unknown
 from stpn.nn import registry
 from stpn.nn.core import RecurrentCore
 from stpn.training.agent import Agent, Encoder
@@ -31,7 +31,11 @@ def build_core(
         settings = {name: getattr(config, name) for name in STPN_SETTINGS}
         settings["norm"] = None if config.norm == "none" else config.norm
         options = {**settings, **options}
-    options["num_layers"] = config.num_layers
+    known = cores.core_options(config.model)
+    for name in config.core_options:
+        if name not in known:
+            raise ConfigError(unknown(f"option of {config.model}", name, known))
+    options = {**options, **config.core_options, "num_layers": config.num_layers}
     try:
         size = config.hidden_size or _fair_size(config, input_size, output_size, options)
         _check_memory(config.model, input_size, size, options)
