@@ -33,8 +33,9 @@ class NonFinite(StpnError, ArithmeticError):
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     """The sentence that refuses a name and says which ones there are."""
     known = list(known)
-    close = difflib.get_close_matches(name.lower(), known, n=1)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    spelt = {item.lower(): item for item in known}
+    close = difflib.get_close_matches(name.lower(), spelt, n=1)
+    hint = f" (did you mean {spelt[close[0]]!r}?)" if close else ""
     return f"unknown {kind} {name!r}{hint}; known: {', '.join(known)}"
 
 
