@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from stpn.nn.registry import models as models
     from stpn.ops.backends import Backend as Backend
     from stpn.ops.backends import backends as backends
+    from stpn.ops.backends import register_backend as register_backend
     from stpn.ops.backends import use_backend as use_backend
     from stpn.plasticity import frozen_plasticity as frozen_plasticity
     from stpn.plasticity import trace as trace
@@ -70,7 +71,7 @@ _HOMES = {
         "STPNrCell",
     ),
     "stpn.nn.registry": ("build", "hidden_size_for", "models"),
-    "stpn.ops.backends": ("Backend", "backends", "use_backend"),
+    "stpn.ops.backends": ("Backend", "backends", "register_backend", "use_backend"),
     "stpn.plasticity": ("frozen_plasticity", "trace"),
     "stpn.tasks.registry": ("build_network", "register_task"),
     "stpn.training.algorithms": ("register_algorithm",),

@@ -72,7 +72,7 @@ class RunConfig:
     """Any optimizer of torch.optim by name."""
     lr: float = 1e-3
     """Learning rate."""
-    backend: Literal["auto", "native", "reference"] = field(default="auto", metadata=MACHINE)
+    backend: str = field(default="auto", metadata=MACHINE)
     """Which implementation of the recurrence runs (`stpn.backends()` lists them); auto: the
     fastest."""
     threads: int | None = field(default=None, metadata=MACHINE)

@@ -13,15 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stpn.ops import native, native_rivals
+from stpn.ops.fast_weights import native as fast_weights
+from stpn.ops.modplast import native as modplast
 from stpn.ops.operands import shapes
+from stpn.ops.stpn import native as stpn
 
 from . import Broken, attack
 from .tensors import draw, laid_out, spoiled, wrong
 
 OPERATORS = {
     operator.name: operator
-    for operator in (native._stpn, native_rivals._modplast, native_rivals._fast_weights)
+    for operator in (stpn.operator, modplast.operator, fast_weights.operator)
 }
 REFUSALS = (ValueError, TypeError, RuntimeError)
 OPTIONAL = ("bias", "reset", "lengths", "power_weight")

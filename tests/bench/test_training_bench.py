@@ -17,7 +17,6 @@ from stpn.bench.learning_parts import timed_learning
 from stpn.errors import ConfigError
 from stpn.experiments import default_config
 from stpn.nn.registry import build
-from stpn.ops.backends import Backend
 from stpn.tasks.familiarity.training import FamiliarityTrainer
 from stpn.training.agent import Agent, encoder_for
 from stpn.training.policies import Categorical
@@ -163,7 +162,13 @@ def test_missing_extra_is_a_row_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_nothing_is_timed_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stpn, "backends", lambda: (Backend("native", False, "no compiler"),))
+    class Missing(stpn.Backend):
+        name = "native"
+
+        def unusable(self) -> str:
+            return "no compiler"
+
+    monkeypatch.setattr(stpn, "backends", lambda: (Missing(),))
     (row,) = training.measure(["art"], say=lambda line: None)
     assert row["value"] is None
     assert "no compiler" in row["what"]

@@ -15,7 +15,7 @@ from stpn.nn.hebbff import HebbFF, HebbFFCell
 from stpn.nn.modulated import ModPlast, ModPlastCell
 from stpn.nn.state import FastWeightsState, LSTMState, MLPState, ModPlastState, RNNState, STPNState
 from stpn.nn.torch_cores import GRU, LSTM, MLP, RNN, GRUCell, LSTMCell, MLPCell, RNNCell
-from stpn.ops import reference_rivals
+from stpn.ops import reference
 from stpn.plasticity import frozen_plasticity, trace
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
@@ -251,7 +251,7 @@ def test_fast_weights_is_its_specification() -> None:
     core, (x, reset) = make("fastweights", decay=0.7, rate=0.3, steps=2, eps=1e-3), sequence()
     y, (state,) = core(x, None, reset)
     w_x, w_h = core.weight_l0.split([INPUTS, HIDDEN], 1)
-    expected, a, _ = reference_rivals.fast_weights(
+    expected, a, _ = reference.fast_weights(
         x @ w_x.t() + core.bias_l0,
         torch.zeros(BATCH, HIDDEN),
         torch.zeros(BATCH, HIDDEN, HIDDEN),
@@ -272,7 +272,7 @@ def test_fast_weights_is_its_specification() -> None:
 def test_modplast_is_its_specification(modulated: bool) -> None:
     core, (x, reset) = make("modplast" if modulated else "plastic"), sequence()
     y, (state,) = core(x, None, reset)
-    expected, hebb, _ = reference_rivals.modplast(
+    expected, hebb, _ = reference.modplast(
         x @ core.weight_ih_l0.t() + core.bias_l0,
         torch.zeros(BATCH, HIDDEN),
         torch.zeros(BATCH, HIDDEN, HIDDEN),

@@ -14,7 +14,7 @@ import torch
 from parity import Case, Shape, assert_near, distance, make_case
 from torch import Tensor
 
-from stpn.ops import reference, reference_rivals
+from stpn.ops import reference
 from stpn.ops.gpu import fast_weights, modplast, plan, stpn
 from stpn.ops.reference import STPNOptions
 
@@ -265,5 +265,5 @@ def test_baselines(monkeypatch: pytest.MonkeyPatch, name: str, shape: tuple[int,
         fixed["lengths"] = torch.tensor([5, 3, 4][:batch])
     op = "fast_weights" if name == "fast_weights" else "modplast"
     module = fast_weights if name == "fast_weights" else modplast
-    expected = run(getattr(reference_rivals, op), given, torch.float64, **fixed)
+    expected = run(getattr(reference, op), given, torch.float64, **fixed)
     assert_near(run(getattr(module, op), given, torch.float32, **fixed), expected, torch.float32)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 import stpn
-from stpn.ops import backends
+from stpn.ops import backends, reference, registry
 from stpn.ops.backends import use_backend
 
-native = pytest.importorskip("stpn.ops.native", reason="the kernels are not built")
+pytest.importorskip("stpn._native", reason="the kernels are not built")
 
 CORES = [stpn.STPNf, stpn.STPNr, stpn.STPNl, stpn.ModPlast, stpn.FastWeights, stpn.HebbFF]
 
@@ -23,16 +25,16 @@ def test_blocks_that_overlap_in_two_threads() -> None:
     seen: dict[str, list[str]] = {}
 
     def work(name: str, first_out: bool) -> None:
-        seen[name] = [backends._choice.name]
+        seen[name] = [registry.chosen()]
         block = use_backend(name)
         with block:
             entered.wait()
-            seen[name].append(backends._choice.name)
+            seen[name].append(registry.chosen())
             if not first_out:
                 left.wait()
         if first_out:
             left.wait()
-        seen[name].append(backends._choice.name)
+        seen[name].append(registry.chosen())
 
     threads = [
         threading.Thread(target=work, args=("reference", True)),
@@ -43,17 +45,17 @@ def test_blocks_that_overlap_in_two_threads() -> None:
     for thread in threads:
         thread.join()
     assert seen == {name: ["auto", name, "auto"] for name in ("reference", "native")}
-    assert backends._choice.name == backends._latest == "auto"
+    assert registry.chosen() == registry._latest == "auto"
 
 
 def test_blocks_inside_each_other_and_a_choice_for_good() -> None:
     with use_backend("reference"):
         with use_backend("native"):
-            assert backends._choice.name == "native"
-        assert backends._choice.name == "reference"
+            assert registry.chosen() == "native"
+        assert registry.chosen() == "reference"
         use_backend("auto")
-        assert backends._choice.name == "auto"
-    assert backends._choice.name == "auto"
+        assert registry.chosen() == "auto"
+    assert registry.chosen() == "auto"
 
 
 def test_one_thread_cannot_disturb_another() -> None:
@@ -143,3 +145,108 @@ def test_an_export_to_onnx_sees_operations_that_it_knows(monkeypatch: pytest.Mon
     monkeypatch.setattr("torch.onnx._internal.exporter._flags._is_onnx_exporting", True)
     torch.compiler.reset()
     assert not any(name.startswith("stpn.") for name in operators())
+
+
+# --- The registry -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    """What a test registers is gone after it."""
+    before, order, said = dict(registry._backends), registry._order, set(registry._said)
+    yield
+    registry._backends.clear()
+    registry._backends.update(before)
+    registry._order, registry._said = order, said
+
+
+class Counting(stpn.Backend):
+    """The specification, counted; takes no second call of a recurrence if told so."""
+
+    name = "counting"
+
+    def __init__(self, why_not: str | None = None, problem: str | None = None) -> None:
+        self.calls, self.why_not, self.problem = 0, why_not, problem
+        self.recurrences = {"stpn": self.stpn}
+
+    def stpn(self, *inputs: Any, **options: Any) -> Any:
+        self.calls += 1
+        return reference.stpn(*inputs, **options)
+
+    def unusable(self) -> str | None:
+        return self.problem
+
+    def rejects(self, recurrence: str, inputs: Any, options: Any) -> str | None:
+        assert recurrence == "stpn"
+        assert inputs[0].dim() == 3
+        assert "options" in options
+        return self.why_not
+
+
+def a_call() -> None:
+    stpn.STPNr(2, 3)(torch.zeros(1, 1, 2))
+
+
+@pytest.mark.usefixtures("registered")
+def test_backends_are_tried_in_order() -> None:
+    first, last = Counting(), Counting()
+    last.name = "last"
+    stpn.register_backend(last)
+    a_call()
+    assert last.calls == 0  # the kernels took it
+    stpn.register_backend(first, before="native")
+    names = [backend.name for backend in stpn.backends()]
+    assert names == ["counting", "native", "last", "reference"]
+    a_call()
+    assert (first.calls, last.calls) == (1, 0)
+    with use_backend("last"):
+        a_call()
+    assert (first.calls, last.calls) == (1, 1)
+
+
+@pytest.mark.usefixtures("registered")
+def test_each_reason_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    stpn.register_backend(Counting("it is Monday"), before="native")
+    for _ in range(3):
+        a_call()
+    assert [r.getMessage() for r in caplog.records] == [
+        "this does not run on the backend 'counting': it is Monday"
+    ]
+    with use_backend("counting"), pytest.raises(ValueError, match="it is Monday"):
+        a_call()
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_backend_that_cannot_run_here_is_passed_over_and_cannot_be_chosen() -> None:
+    backend = Counting(problem="no such device")
+    stpn.register_backend(backend, before="native")
+    a_call()
+    assert backend.calls == 0
+    assert str(stpn.backends()[0]) == "counting: not usable (no such device)"
+    with pytest.raises(ValueError, match="'counting' is not usable: no such device"):
+        use_backend("counting")
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_backend_may_be_replaced_and_its_name_must_mean_something() -> None:
+    stpn.register_backend(Counting())
+    stpn.register_backend(other := Counting())
+    assert [b for b in stpn.backends() if b.name == "counting"] == [other]
+    with pytest.raises(ValueError, match="before: expected one of"):
+        stpn.register_backend(Counting(), before="nothing")
+    nameless = Counting()
+    nameless.name = "auto"
+    with pytest.raises(ValueError, match="'auto' is the choice"):
+        stpn.register_backend(nameless)
+    with pytest.raises(ValueError, match=r"expected one of auto, native, .*reference, got 'cuda'"):
+        use_backend("cuda")
+
+
+def test_a_gradient_that_the_kernels_do_not_give_comes_from_the_specification() -> None:
+    weight = torch.rand(3, requires_grad=True)
+    arguments = [torch.zeros(1, 2, 3), torch.zeros(1, 3), torch.zeros(1, 3, 3)]
+    arguments += [torch.zeros(3, 3), torch.ones(3), torch.zeros(3)]
+    _, _, power = backends.fast_weights(*arguments, power_weight=weight)
+    assert power.requires_grad  # which the kernels would not give
+    with use_backend("native"), pytest.raises(ValueError, match="gradient of power_weight"):
+        backends.fast_weights(*arguments, power_weight=weight)

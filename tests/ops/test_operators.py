@@ -19,7 +19,7 @@ from stpn.nn.stpn import STPNf
 from stpn.ops import backends
 from stpn.ops.backends import use_backend
 
-native = pytest.importorskip("stpn.ops.native", reason="the kernels are not built")
+pytest.importorskip("stpn._native", reason="the kernels are not built")
 
 BATCH, STEPS, INPUTS, HIDDEN = 2, 3, 5, 4
 NORMS = {None: 0, "pre": 1, "post": 2}

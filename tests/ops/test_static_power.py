@@ -6,7 +6,7 @@ import torch
 from stpn.ops import backends
 from stpn.ops.power import static_power
 
-pytestmark = pytest.mark.skipif(backends.native is None, reason="the kernels are not built")
+pytest.importorskip("stpn._native", reason="the kernels are not built")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -1,7 +1,7 @@
 """An RNN with fast weights (Ba et al. 2016), as layer and as cell.
 
-What it computes is in `stpn.ops.reference_rivals`: A' = decay * A + rate * (h_prev outer h_prev),
-with a fixed decay and rate.
+What it computes is in `stpn.ops.fast_weights.reference`: A' = decay * A + rate * (h_prev outer
+h_prev), with a fixed decay and rate.
 
 Parameters of layer k: `weight_lk` (H, I + H), columns: inputs first; `bias_lk` (H); the one layer
 norm `ln_weight_lk` and `ln_bias_lk` (H). Cells go without the suffix.

@@ -1,6 +1,6 @@
 """RNNs with Hebbian plasticity that the network modulates itself (Miconi et al. 2019), or does not.
 
-What they compute is in `stpn.ops.reference_rivals`. Parameters of layer k: `weight_ih_lk` (H, I)
+What they compute is in `stpn.ops.modplast.reference`. Parameters of layer k: `weight_ih_lk` (H, I)
 and `bias_lk` (H) of the input, `weight_hh_lk` and `alpha_lk` (H, H) of the recurrent synapses (the
 fixed part, and how plastic each is), `modulator_weight_lk` (H) and `modulator_bias_lk` () if they
 are modulated, else `eta_lk` (), the one learning rate. Cells go without the suffix.

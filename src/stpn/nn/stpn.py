@@ -1,6 +1,6 @@
 """Short-Term Plasticity Neurons: feed-forward, recurrent and gated, each as layer and as cell.
 
-What they compute is in `stpn.ops.reference`, their options and parameters in `STPNr`.
+What they compute is in `stpn.ops.stpn.reference`, their options and parameters in `STPNr`.
 """
 
 from __future__ import annotations

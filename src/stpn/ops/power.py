@@ -18,6 +18,18 @@ def static_power(u: Tensor, weight: Tensor, power_weight: Tensor | None = None) 
     return u.square() @ (cost if power_weight is None else cost * power_weight)
 
 
+def plus_static_power(power: Tensor, u: Tensor, weight: Tensor, power_weight: Tensor) -> Tensor:
+    """`power` (B, T) and that of static synapses that see u (B, T, D)."""
+    return power + static_power(u, weight, power_weight)
+
+
+def synaptic_power(u: Tensor, g: Tensor, power_weight: Tensor | None) -> Tensor | None:
+    """Of efficacies that differ between sequences: u (B, D), g (B, R, D) -> (B,)."""
+    if power_weight is None:
+        return None
+    return torch.einsum("bj,bij->b", power_weight * u.square(), g.abs())
+
+
 def hidden_power(
     y: Tensor,  # (B, T, H)
     h0: Tensor,  # (B, H)

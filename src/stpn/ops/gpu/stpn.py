@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from stpn.ops.gpu import plan, stpn_in_memory, stpn_on_chip
 from stpn.ops.gpu.graphs import Tensors, graphed
 from stpn.ops.gpu.launch import contiguous, in_rows, launch, mask, padded
-from stpn.ops.reference import STPNOptions
+from stpn.ops.stpn.reference import STPNOptions
 
 _NORMS = {None: 0, "pre": 1, "post": 2}
 _ACTIVATIONS = {"tanh": 0, "sigmoid": 1, "relu": 2}

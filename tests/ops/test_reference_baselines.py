@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stpn.ops.reference_rivals import fast_weights, modplast
+from stpn.ops.reference import fast_weights, modplast
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
