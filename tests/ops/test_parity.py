@@ -10,13 +10,20 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from parity import (
+    DTYPES,
+    KINDS,
+    MASKS,
+    NORMS,
     SIDE_BY_SIDE,
+    STP,
     Shape,
     assert_near,
     assert_parity,
     backend,
+    choose,
     dtypes,
     kinds,
+    make_baseline_case,
     make_case,
 )
 from torch import Tensor
@@ -28,27 +35,48 @@ pytestmark = pytest.mark.usefixtures("poisoned_memory", "short_segments")
 
 
 @backend
-@dtypes
-@kinds
-@pytest.mark.parametrize("norm", ["pre", "post", None])
-@pytest.mark.parametrize("clamp", [None, 0.3])
-@pytest.mark.parametrize("stp", ["synapse", "neuron", "uniform"])
-@pytest.mark.parametrize("masks", ["none", "both"])
-def test_norm_clamp_granularity_and_masks(backend, dtype, kind, norm, clamp, stp, masks) -> None:
-    assert_parity(make_case(kind, norm=norm, clamp=clamp, stp=stp, masks=masks), backend, dtype)
+@choose(
+    "dtype, kind, norm, clamp, power, stp, masks",
+    DTYPES, KINDS, NORMS, (None, 0.3), (True, False), rotate=(STP, MASKS),
+)  # fmt: skip
+def test_every_kernel(backend, dtype, kind, norm, clamp, power, stp, masks) -> None:
+    case = make_case(kind, norm=norm, clamp=clamp, stp=stp, masks=masks)
+    assert_parity(case, backend, dtype, power)
 
 
 @backend
-@dtypes
-@pytest.mark.parametrize("kind", ["f", "r"])
-@pytest.mark.parametrize("norm", ["pre", "post", None])
-@pytest.mark.parametrize("clamp", [None, 0.3])
-@pytest.mark.parametrize("stp", ["synapse", "neuron", "uniform"])
-@pytest.mark.parametrize("masks", ["none", "reset"])
-@pytest.mark.parametrize("power", [True, False])
-def test_sequences_side_by_side(backend, dtype, kind, norm, clamp, stp, masks, power) -> None:
+@choose(
+    "dtype, kind, norm, clamp, power, stp, masks",
+    DTYPES, ("f", "r"), NORMS, (None, 0.3), (True, False), rotate=(STP, ("none", "reset")),
+)  # fmt: skip
+def test_sequences_side_by_side(backend, dtype, kind, norm, clamp, power, stp, masks) -> None:
     case = make_case(kind, SIDE_BY_SIDE, norm=norm, clamp=clamp, stp=stp, masks=masks)
     assert_parity(case, backend, dtype, power)
+
+
+@backend
+@choose(
+    "dtype, kind, shape, power, masks",
+    DTYPES,
+    ("modulated", "unmodulated", "fast weights"),
+    (Shape(1, 1, 0, 1), Shape(3, 7, 0, 5), Shape(2, 20, 0, 17), SIDE_BY_SIDE),
+    (True, False),
+    rotate=(MASKS,),
+)
+def test_baselines(backend, dtype, kind, shape, power, masks) -> None:
+    if shape is SIDE_BY_SIDE:  # which sequences of unequal length cannot be
+        masks = {"lengths": "none", "both": "reset"}.get(masks, masks)
+    assert_parity(make_baseline_case(kind, shape, masks=masks), backend, dtype, power)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"), [({"steps": 2}, "inner loop"), ({"decay": 0.0}, "positive decay")]
+)
+def test_fast_weights_without_a_kernel_run_on_the_specification(options, reason) -> None:
+    case = make_baseline_case("fast weights", Shape(3, 7, 0, 5), masks="both", **options)
+    assert_parity(case, "auto", torch.float64)
+    with use_backend("native"), pytest.raises(ValueError, match=reason):
+        case.run(backends, torch.float64)
 
 
 @backend
@@ -90,27 +118,25 @@ def test_what_has_no_kernel_runs_on_the_specification(kind, dtype, options, reas
         case.run(backends, dtype)
 
 
-@backend
-@dtypes
-@kinds
-@pytest.mark.parametrize(
-    "shape",
-    [
-        Shape(1, 1, 1, 1),
-        Shape(2, 2, 3, 1),
-        Shape(1, 40, 7, 3),  # several checkpoints of F
-        Shape(9, 5, 16, 16),
-        Shape(5, 9, 37, 11),
-        Shape(2, 3, 130, 33),
-        Shape(0, 3, 4, 2),
-        Shape(0, 3, 4, 40),
-    ],
-    ids=str,
+SHAPES = (
+    Shape(1, 1, 1, 1),
+    Shape(2, 2, 3, 1),
+    Shape(1, 40, 7, 3),  # several checkpoints of F
+    Shape(9, 5, 16, 16),
+    Shape(5, 9, 37, 11),
+    Shape(2, 3, 130, 33),
+    Shape(0, 3, 4, 2),
+    Shape(0, 3, 4, 40),
 )
-@pytest.mark.parametrize("norm", ["pre", "post", None])
-@pytest.mark.parametrize("power", [True, False])
-def test_shapes(backend, dtype, kind, shape, norm, power) -> None:
-    case = make_case(kind, shape, norm=norm, masks="none" if power else "both", clamp=1.0)
+
+
+@backend
+@choose(
+    "kind, shape, norm, dtype, power, masks",
+    KINDS, SHAPES, NORMS, rotate=(DTYPES, (True, False), ("none", "both")),
+)  # fmt: skip
+def test_shapes(backend, kind, shape, norm, dtype, power, masks) -> None:
+    case = make_case(kind, shape, norm=norm, masks=masks, clamp=1.0)
     assert_parity(case, backend, dtype, power)
 
 

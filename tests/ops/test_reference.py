@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from parity import MASKS, choose
 from torch import Tensor
 
 from stpn.ops.reference import STPNOptions, stpn, stpn_lstm, stpn_step_
@@ -152,12 +153,12 @@ def options_for(kind: str, **changes) -> STPNOptions:
     return STPNOptions(**{"recurrent": kind != "f", **changes})
 
 
-@pytest.mark.parametrize("masks", ["plain", "reset", "lengths", "both"])
-@pytest.mark.parametrize("rule", ["hebb", "oja"])
-@pytest.mark.parametrize("clamp", [None, 0.3])
-@pytest.mark.parametrize(("norm", "over"), NORMS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_option_is_the_equation(kind, norm, over, clamp, rule, masks) -> None:
+@choose(
+    "kind, norm_of, clamp, rule, masks",
+    KINDS, NORMS, (None, 0.3), ("hebb", "oja"), rotate=(MASKS,),
+)  # fmt: skip
+def test_every_option_is_the_equation(kind, norm_of, clamp, rule, masks) -> None:
+    norm, over = norm_of
     options = options_for(kind, norm=norm, norm_over=over, clamp=clamp, rule=rule)
     case = make_case(options.recurrent, gated=kind == "l", scale=norm is not None)
     reset = RESET if masks in ("reset", "both") else None
@@ -167,12 +168,12 @@ def test_every_option_is_the_equation(kind, norm, over, clamp, rule, masks) -> N
     )
 
 
-@pytest.mark.parametrize("stp", [("R", "D"), ("R", "1"), ("1", "1"), ("1", "D")])
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("nonlinearity", ["tanh", "sigmoid", "relu"])
-@pytest.mark.parametrize("frozen", [True, False])
-@pytest.mark.parametrize("kind", KINDS)
-def test_granularity_bias_nonlinearity_and_freezing(kind, stp, bias, nonlinearity, frozen) -> None:
+@choose(
+    "kind, stp, nonlinearity, bias, frozen",
+    KINDS, [("R", "D"), ("R", "1"), ("1", "1"), ("1", "D")], ["tanh", "sigmoid", "relu"],
+    rotate=([True, False], [True, False, False]),
+)  # fmt: skip
+def test_granularity_bias_nonlinearity_and_freezing(kind, stp, nonlinearity, bias, frozen) -> None:
     options = options_for(kind, nonlinearity=nonlinearity, frozen=frozen)
     case = make_case(options.recurrent, gated=kind == "l", bias=bias, stp=stp)
     torch.testing.assert_close(
