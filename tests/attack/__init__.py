@@ -115,17 +115,17 @@ def _in_a_process(name: str, cases: int, seed: int, first: int) -> Iterator[tupl
     command += ["--cases", str(cases), "--seed", str(seed), "--first", str(first)]
     root = Path(__file__).parents[2]
     with tempfile.TemporaryFile("w+") as errors:
-        child = subprocess.Popen(
+        done = 0
+        with subprocess.Popen(
             command, cwd=root, env={**os.environ, "PYTHONFAULTHANDLER": "1"}, text=True,
             stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
-        )  # fmt: skip
-        done = 0
-        assert child.stdout is not None
-        for line in child.stdout:
-            outcome, broken = json.loads(line)
-            done += 1
-            yield outcome, broken
-        code = child.wait()
+        ) as child:  # fmt: skip
+            assert child.stdout is not None
+            for line in child.stdout:
+                outcome, broken = json.loads(line)
+                done += 1
+                yield outcome, broken
+        code = child.returncode
         if done == cases and code == 0:
             return
         errors.seek(0)
