@@ -42,6 +42,7 @@ def test_it_learns_and_every_command_knows_it(tmp_path: Path) -> None:
     ):
         done = run(tmp_path, "-m", "stpn", *command, **known)
         assert done.returncode == 0, (command, done.stderr)
+    assert "recall  Delayed recall" in run(tmp_path, "-m", "stpn", "list", **known).stdout
     done = run(tmp_path, "-m", "stpn", "watch", path, **known)
     assert "recall has no episodes to watch" in done.stderr
     done = run(tmp_path, "-m", "stpn", "eval", path)

@@ -78,6 +78,10 @@ def test_old_names_become_new_ones() -> None:
 def test_old_runs_results_and_networks_are_read_under_the_new_names(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(OLD))
     assert Run.open(tmp_path).config["num_envs"] == 5
+    for damaged in (5, [], "dqn"):
+        (tmp_path / "config.json").write_text(json.dumps({**OLD, "algo": damaged}))
+        with pytest.raises(ConfigError, match="algo"):
+            from_dict(Run.open(tmp_path).config)
     for result in load_results(RESULTS / "maze"):
         assert not RENAMED.keys() & result.config.keys()
         assert from_dict(result.config).to_dict().items() >= result.config.items()

@@ -16,6 +16,7 @@ from stpn import cores, experiments, paper
 from stpn.cli._format import number, share
 from stpn.results import load_results
 from stpn.runs import find
+from stpn.training import algorithms
 from stpn.zoo import Card, pretrained
 
 
@@ -52,6 +53,11 @@ def run(arguments: list[str]) -> int:
         length = f"{task.protocol:,} {task.unit}s, {task.seeds} seeds"
         console.print(f"\n[bold]{task.name}[/]  {task.title}: {length}", highlight=False)
         console.print(_experiment(task))
+    others = [task for task in experiments.TASKS.values() if not task.hidden_sizes]
+    console.print("\nOther tasks, and algorithms of reinforcement learning", highlight=False)
+    for task in others:
+        console.print(f"[bold]{task.name}[/]  {task.title}", highlight=False)
+    console.print(f"[bold]--algo[/]  {', '.join(algorithms.names())}", highlight=False)
     if cards := pretrained.cards():
         console.print(
             '\nTrained networks in the package, best seed of each (stpn.pretrained("NAME"))',

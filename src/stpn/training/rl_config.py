@@ -144,6 +144,8 @@ class AgentConfig(RunConfig):
     @classmethod
     def relevant(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         algo = values.get("algo", cls.algo)
+        if algo not in algorithms.names():
+            return dict(values)  # whoever needs it says that it is unknown
         others = {
             field.name
             for name in algorithms.names()
