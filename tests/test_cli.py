@@ -258,6 +258,8 @@ open("imported", "a").close()
         (run,) = find(runs)
         assert run.config["env_args"] == ["limit=3"]
         assert run.summary.proficiency == 3.0
+        assert main(["export", "runs", "--networks", "networks"]) == 0
+        assert "not shipped: results/gym" in capsys.readouterr().out
 
     def test_what_a_file_names_is_not_imported_unless_the_user_repeats_it(
         self, module, runs, capsys

@@ -14,7 +14,7 @@ from stpn.experiments import default_config
 
 pytest.importorskip("mujoco")
 EXAMPLE = Path(__file__).parents[1] / "examples" / "pendulum_value_clip.py"
-TINY = {"rollout": 64, "epochs": 2, "eval_every": 64, "eval_episodes": 1}
+TINY = {"num_steps": 64, "update_epochs": 2, "eval_every": 64, "eval_episodes": 1}
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ from stpn.training.trainer import stream
 
 def train(root: Path, task: str, **settings: Any) -> Path:
     """A run of one update."""
-    config = experiments.default_config(task, hidden_size=5, agents=2, **settings)
+    config = experiments.default_config(task, hidden_size=5, num_envs=2, **settings)
     return session.start(config, root).run.path
 
 
@@ -102,7 +102,7 @@ def test_pong_in_colour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     pytest.importorskip("ale_py")
     short = functools.partial(pong.vector_env, max_num_frames_per_episode=400)
     monkeypatch.setattr(pong, "vector_env", short)
-    path = train(tmp_path, "pong", rollout=4, steps=8, eval_episodes=1, final_episodes=1)
+    path = train(tmp_path, "pong", num_steps=4, steps=8, eval_episodes=1, final_episodes=1)
     watched = watch.record(path, tmp_path / "pong.gif", steps=40)
     frames = iio.imread(watched.path)
     assert len(frames) == 40
@@ -114,7 +114,7 @@ def test_pong_in_colour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_pendulum_drawn_by_mujoco(tmp_path: Path) -> None:
     pytest.importorskip("mujoco")
-    path = train(tmp_path, "pendulum", rollout=16, steps=32, eval_episodes=1, final_episodes=1)
+    path = train(tmp_path, "pendulum", num_steps=16, steps=32, eval_episodes=1, final_episodes=1)
     try:
         watched = watch.record(path, tmp_path / "pendulum.gif", steps=5)
     except scenes.CannotDraw as error:

@@ -102,7 +102,7 @@ def test_timing_leaves_the_trainer_as_it_was() -> None:
 
 def test_an_agents_time_is_accounted_for() -> None:
     pytest.importorskip("gymnasium")
-    seconds, shares = training._agent("maze", "stpnr", 2, agents=4, rollout=50)
+    seconds, shares = training._agent("maze", "stpnr", 2, num_envs=4, num_steps=50)
     assert seconds > 0
     assert list(shares) == [
         "environment", "acting", "encoder", "core", "optimizer", "other learning"

@@ -60,7 +60,14 @@ class Watching(PPOTorchLearner):
 
 
 def settings(model="stpnr", **changes):
-    small = {"agents": 2, "rollout": 40, "sequence": 8, "minibatch": 80, "epochs": 1, "threads": 1}
+    small = {
+        "num_envs": 2,
+        "num_steps": 40,
+        "sequence_length": 8,
+        "minibatch_size": 80,
+        "update_epochs": 1,
+        "threads": 1,
+    }
     changes = {"hidden_size": 8, "env": "CartPole-v1", "rllib": True, **small, **changes}
     return experiments.default_config("gym", model, **changes)
 
@@ -172,15 +179,15 @@ def test_a_few_iterations_on_cartpole_improve(ray, tmp_path):
 @pytest.mark.parametrize(
     ("task", "small"),
     [
-        ("pendulum", {"rollout": 128, "epochs": 1, "eval_every": 128}),
-        ("pong", {"agents": 2, "rollout": 6, "hidden_size": 4, "eval_every": 10**6}),
-        ("maze", {"agents": 4, "algo": "ppo", "concentration": 0.0, "eval_every": 1}),
+        ("pendulum", {"num_steps": 128, "update_epochs": 1, "eval_every": 128}),
+        ("pong", {"num_envs": 2, "num_steps": 6, "hidden_size": 4, "eval_every": 10**6}),
+        ("maze", {"num_envs": 4, "algo": "ppo", "eval_every": 1}),
     ],
 )
 def test_the_tasks_of_the_paper_are_ready_and_either_trainer_goes_on(ray, task, small):
     total = {"iterations": 1} if task == "maze" else {"steps": 10**6}
     if task == "maze":
-        small = {**small, "eval_episodes": 4, "minibatch": 200}
+        small = {**small, "eval_episodes": 4, "minibatch_size": 200}
     common = {"threads": 1, **small, **total}
     config = experiments.default_config(task, rllib=True, **common)
     trainer = experiments.get(task).task.build_trainer(config)
@@ -230,7 +237,7 @@ def test_the_settings_of_pendulum_arrive():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"agents": 3, "env_runners": 2}, "3 agents cannot be shared evenly by 2"),
+        ({"num_envs": 3, "env_runners": 2}, "3 agents cannot be shared evenly by 2"),
         ({"optimizer": "SGD"}, "RLlib learns by Adam, not by SGD"),
     ],
 )

@@ -118,7 +118,7 @@ def test_the_trainer_learns_from_games(monkeypatch: pytest.MonkeyPatch) -> None:
     short = functools.partial(pong.vector_env, max_num_frames_per_episode=1000)
     monkeypatch.setattr(pong, "vector_env", short)
     config = experiments.default_config(
-        "pong", hidden_size=4, agents=2, rollout=10, steps=40, eval_episodes=1, final_episodes=1
+        "pong", hidden_size=4, num_envs=2, num_steps=10, steps=40, eval_episodes=1, final_episodes=1
     )
     torch.manual_seed(0)
     trainer = ReinforcementTrainer(config)

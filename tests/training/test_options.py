@@ -27,9 +27,9 @@ from stpn.training.rl_config import line
 from stpn.training.running import RunningStatistics
 
 TINY: dict[str, Any] = {
-    "env": "CartPole-v1", "hidden_size": 5, "agents": 3, "rollout": 20, "steps": 240,
-    "eval_every": 120, "eval_episodes": 2, "final_episodes": 2, "minibatch": 20, "epochs": 2,
-    "sequence": 8,
+    "env": "CartPole-v1", "hidden_size": 5, "num_envs": 3, "num_steps": 20, "steps": 240,
+    "eval_every": 120, "eval_episodes": 2, "final_episodes": 2, "minibatch_size": 20,
+    "update_epochs": 2, "sequence_length": 8,
 }  # fmt: skip
 
 
@@ -42,8 +42,8 @@ def trainer(task: str = "gym", **settings: Any) -> ReinforcementTrainer:
 
 
 def test_schedules_are_lines_to_the_end_of_the_run() -> None:
-    settings = {"lr": 1e-3, "lr_final": 2e-4, "lr_decay": 10, "entropy": 0.02, "clip": 0.2}
-    built = trainer(**settings, entropy_final=0.0, clip_final=0.1, lr_plasticity=5e-3)
+    settings = {"lr": 1e-3, "lr_final": 2e-4, "lr_decay": 10, "ent_coef": 0.02, "clip_coef": 0.2}
+    built = trainer(**settings, ent_coef_final=0.0, clip_coef_final=0.1, lr_plasticity=5e-3)
     seen = []
     assert isinstance(built.algorithm, PPO)
     while built.done < built.total:
@@ -207,7 +207,7 @@ def test_frames_show_what_differs_from_their_mean() -> None:
     ("settings", "message"),
     [
         ({"lr_final": -1.0}, "lr_final must be >= 0"),
-        ({"clip_final": 0.0}, "clip_coef_final must be > 0"),
+        ({"clip_coef_final": 0.0}, "clip_coef_final must be > 0"),
         ({"longest_memory": 1.0}, "longest_memory must be > 1"),
         ({"average": 1.0}, "average must be >= 0 and < 1"),
         ({"rllib": True, "orthogonal": True}, "orthogonal is not a setting of RLlib"),

@@ -28,9 +28,10 @@ from stpn.training.reinforcement import ReinforcementTrainer
 from stpn.training.rollout import Actor
 
 TINY_MAZE: dict[str, Any] = {
-    "hidden_size": 7, "agents": 4, "iterations": 4, "eval_every": 2, "eval_episodes": 4,
-    "final_episodes": 8, "minibatch": 200, "epochs": 2,
+    "hidden_size": 7, "num_envs": 4, "iterations": 4, "eval_every": 2, "eval_episodes": 4,
+    "final_episodes": 8,
 }  # fmt: skip
+PPO_MAZE: dict[str, Any] = {"minibatch_size": 200, "update_epochs": 2}
 KNOWING: dict[str, Any] = {"privileged_critic": True, "auxiliary": 0.1}
 
 
@@ -141,6 +142,7 @@ def test_the_maze_tells_cell_and_goal() -> None:
 @pytest.mark.parametrize("algo", ["a2c", "ppo"])
 def test_critic_and_heads_learn_and_are_resumed_bit_for_bit(tmp_path: Path, algo: str) -> None:
     settings = TINY_MAZE | KNOWING | {"algo": algo, "average": 0.9}
+    settings |= PPO_MAZE if algo == "ppo" else {}
     straight = trainer(**settings)
     before = {name: p.clone() for name, p in straight._privileged.state_dict().items()}
     rows = []

@@ -47,13 +47,14 @@ class TwoLevers(Recorder):
 register("stpn-test/TwoLevers-v0", TwoLevers)
 
 TINY_MAZE: dict[str, Any] = {
-    "hidden_size": 7, "agents": 4, "iterations": 4, "eval_every": 2, "eval_episodes": 4,
+    "hidden_size": 7, "num_envs": 4, "iterations": 4, "eval_every": 2, "eval_episodes": 4,
     "final_episodes": 8,
 }  # fmt: skip
-TINY_GYM: dict[str, Any] = {
-    "hidden_size": 7, "agents": 3, "rollout": 20, "steps": 300, "eval_every": 120,
-    "eval_episodes": 4, "final_episodes": 4, "minibatch": 20, "epochs": 2, "sequence": 8,
+SHARED: dict[str, Any] = {
+    "hidden_size": 7, "num_envs": 3, "num_steps": 20, "steps": 300, "eval_every": 120,
+    "eval_episodes": 4, "final_episodes": 4,
 }  # fmt: skip
+TINY_GYM = {**SHARED, "minibatch_size": 20, "update_epochs": 2, "sequence_length": 8}  # PPO
 
 
 def trainer(task: str, **settings: Any) -> ReinforcementTrainer:
@@ -76,7 +77,8 @@ def work(built: ReinforcementTrainer) -> list[Row]:
 @pytest.mark.parametrize("model", registry.models())
 @pytest.mark.parametrize("algo", ["a2c", "ppo"])
 def test_any_core_acts_and_learns(model: str, algo: str) -> None:
-    built = trainer("gym", env="stpn-test/Recorder-v0", model=model, algo=algo, **TINY_GYM)
+    tiny = TINY_GYM if algo == "ppo" else SHARED
+    built = trainer("gym", env="stpn-test/Recorder-v0", model=model, algo=algo, **tiny)
     before = [parameter.detach().clone() for parameter in built.model.parameters()]
     rows = work(built)
     assert [row["step"] for row in rows] == [120, 240, 300]
@@ -167,9 +169,9 @@ def test_the_fast_protocol_finds_its_way_in_the_maze() -> None:
 @pytest.mark.parametrize("algo", ["a2c", "ppo"])
 @pytest.mark.parametrize("rollout", [200, 30])
 def test_a_resumed_maze_is_bit_identical(tmp_path: Path, algo: str, rollout: int) -> None:
-    settings = TINY_MAZE | {"algo": algo, "rollout": rollout, "lr_decay": 10}
+    settings = TINY_MAZE | {"algo": algo, "num_steps": rollout, "lr_decay": 10}
     if algo == "ppo":
-        settings |= {"concentration": 0.0, "minibatch": 200, "epochs": 2}
+        settings |= {"minibatch_size": 200, "update_epochs": 2}
     straight = trainer("maze", **settings)
     rows = work(straight)
 
@@ -312,7 +314,7 @@ def test_unsupported_action_space() -> None:
 def test_concentration_of_continuous_actions() -> None:
     register("stpn-test/Box-v0", lambda: Recorder(0, discrete=False))
     with pytest.raises(ConfigError, match="discrete actions"):
-        trainer("gym", env="stpn-test/Box-v0", algo="a2c", concentration=0.1, **TINY_GYM)
+        trainer("gym", env="stpn-test/Box-v0", algo="a2c", concentration=0.1, **SHARED)
 
 
 @pytest.mark.parametrize(
