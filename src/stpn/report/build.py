@@ -11,13 +11,15 @@ from stpn import experiments
 from stpn._extras import need
 from stpn._files import explain_os_errors, write_atomic
 from stpn.report import figures, page, synapses
+from stpn.report.claims import PaperClaim, claims
+from stpn.report.comparison import RULE
 from stpn.report.grid import Grid, collect
 from stpn.report.network import TASK, Found, find, networks
 from stpn.report.plots import Plot, plots
 from stpn.report.quotes import fill
 from stpn.report.tables import LEGEND, Table, tables
 from stpn.report.templates import markdown_text, without_html
-from stpn.report.verdicts import RULE, TaskVerdict, verdicts
+from stpn.report.verdicts import TaskVerdict, verdicts
 
 if TYPE_CHECKING:
     from stpn.zoo import Shelf
@@ -46,6 +48,7 @@ class Report:
     grid: Grid
     notes: str  # Markdown
     verdicts: list[TaskVerdict]
+    claims: list[PaperClaim]
     tables: list[Table]
     plots: list[Plot]
     pictures: list[Picture]
@@ -74,9 +77,16 @@ def gather(root: str | Path, *, notes: str = "", shelf: Shelf | None = None) -> 
     grid = collect(root)
     found, reasons = find(grid, shelf)
     main = found.get(experiments.get(TASK).models[0])
-    notes = fill(notes, grid)
     return Report(
-        grid, notes, verdicts(grid), tables(grid), plots(grid), _pictures(main), found, reasons
+        grid=grid,
+        notes=fill(notes, grid),
+        verdicts=verdicts(grid),
+        claims=claims(grid, None if main is None else synapses.rates_of(main.network.core)),
+        tables=tables(grid),
+        plots=plots(grid),
+        pictures=_pictures(main),
+        networks=found,
+        no_network=reasons,
     )
 
 
@@ -121,12 +131,15 @@ def build(
 
 def markdown(report: Report) -> str:
     """The report as one Markdown page, its pictures beside it in figures/."""
-    lines = ["# Results", "", "## Verdict by task", ""]
+    lines = ["# Results", "", "## What holds of the paper", ""]
+    for claim in report.claims:
+        lines.append(f"- **{claim.title}.** *{claim.statement}*")
+        lines += [f"  - {line}" for line in claim.evidence]
+    lines += ["", RULE, "", "## Verdict by task", ""]
     for verdict in report.verdicts:
         lines.append(f"- **{verdict.title}**: {verdict.headline} ({verdict.completeness}).")
         lines += [f"  - {numbers}." for numbers in verdict.numbers]
         lines += [f"  - {ranking.sentence}" for ranking in verdict.rankings]
-    lines += ["", RULE]
     if report.grid.problems:
         problems = (f"- {markdown_text(problem)}" for problem in report.grid.problems)
         lines += ["", "## Problems", "", *problems]
@@ -165,7 +178,7 @@ def _by_directory(runs: Iterable[str]) -> list[str]:
 def _page(report: Report) -> str:
     exported, not_shown = networks(report.networks, report.no_network)
     parts = (report.verdicts, report.tables, report.plots, exported, not_shown, report.notes)
-    return page.render(report.grid, *parts)
+    return page.render(report.grid, *parts, claims=report.claims)
 
 
 def _pictures(source: Found | None) -> list[Picture]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -10,11 +11,13 @@ import numpy as np
 
 from stpn import __version__, cores
 from stpn.report import templates
+from stpn.report.claims import PaperClaim
+from stpn.report.comparison import RULE
 from stpn.report.grid import Grid, is_complete, run_reach
 from stpn.report.plots import Plot
 from stpn.report.style import model_style, task_style
 from stpn.report.tables import LEGEND, Table
-from stpn.report.verdicts import RULE, TaskVerdict, Verdict, percent
+from stpn.report.verdicts import TaskVerdict, Verdict, percent
 
 SCRIPTS = ("network.js", "plot.js", "viewer.js", "page.js")
 
@@ -27,6 +30,8 @@ def render(
     networks: list[dict[str, Any]],
     not_shown: list[str],
     notes: str = "",
+    *,
+    claims: Sequence[PaperClaim] = (),
 ) -> str:
     """The whole page. `not_shown`: why networks are missing from the viewer; `notes`: Markdown."""
     return templates.render(
@@ -37,6 +42,7 @@ def render(
         wanted=sum(verdict.runs_wanted for verdict in verdicts),
         problems=grid.problems,
         verdicts=verdicts,
+        claims=claims,
         kinds=[kind for kind in Verdict if kind.sign],
         rule=RULE,
         legend=LEGEND,

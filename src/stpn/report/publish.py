@@ -16,11 +16,12 @@ from pathlib import Path
 from stpn import experiments, paper
 from stpn._files import around, explain_os_errors, write_atomic
 from stpn.report.build import Report, Written, markdown
+from stpn.report.comparison import decimals
 from stpn.report.grid import Group, Quantity
 from stpn.report.plots import Plot
 from stpn.report.style import model_rank, model_style, task_style
 from stpn.report.tables import seeds_text
-from stpn.report.verdicts import Verdict, decimals, judge, number_text, percent
+from stpn.report.verdicts import Verdict, judge, number_text, percent
 
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
 

@@ -17,10 +17,11 @@ import re
 
 from stpn import experiments, paper
 from stpn.errors import ConfigError, unknown
+from stpn.report.comparison import decimals
 from stpn.report.grid import Grid, Group, Quantity, columns
 from stpn.report.statistics import Estimate
 from stpn.report.style import TASK_ORDER
-from stpn.report.verdicts import decimals, number_text, places_for
+from stpn.report.verdicts import number_text, places_for
 
 _QUOTE = re.compile(
     r"\{(?:(?P<whose>paper|ablation)\s+)?(?P<task>[a-z0-9-]+)/(?P<model>[a-z]+)"

@@ -10,19 +10,12 @@ from typing import Any
 
 from stpn import experiments, paper
 from stpn.report import templates
+from stpn.report.comparison import decimals, quantity_of
 from stpn.report.grid import QUANTITIES, Grid, Group, Quantity
 from stpn.report.statistics import LEVEL
 from stpn.report.style import TASK_ORDER, model_rank, model_style, task_style
 from stpn.report.templates import markdown_text
-from stpn.report.verdicts import (
-    Verdict,
-    decimals,
-    judge,
-    number_text,
-    percent,
-    places_for,
-    quantity_of,
-)
+from stpn.report.verdicts import Verdict, judge, number_text, percent, places_for
 
 TITLES = {
     "proficiency": "Proficiency of trained models",

@@ -1,49 +1,37 @@
 """What holds: our numbers against the paper's, and the paper's order of models against ours.
 
-One rule for every comparison, of a number with the paper's and of one model with another:
-
-- The difference of the two means has a confidence interval of 95% (Welch), from both spreads and
-  both numbers of seeds. A single seed is taken to spread as much as the other side.
-- Different: the interval leaves out zero. A difference from the paper must also be more than one
-  point of accuracy, or 2% of a reward or of a power.
-- Else the same, if the interval is narrow enough to say so: at most a fifth of the value to each
-  side, between models that would share the lead 5%. Wider ones are inconclusive.
-- Of agents two rewards count, that of the last network and the mean over the last fifth of the
-  measurements while training; where they disagree, it is inconclusive.
-- What is shorter than the paper's training is shown and not judged; below a tenth of it models are
-  not compared with each other either, nor are those that went unequally far.
+The rule of every comparison is in `stpn.report.comparison`. What is shorter than the paper's
+training is shown and not judged.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal
 
 from stpn import experiments, paper
 from stpn.config import STPN_MODELS
-from stpn.report.grid import COMPARABLE_REACH, QUANTITIES, Grid, Group, Quantity
-from stpn.report.statistics import Estimate, Spread, welch
-from stpn.report.style import POWER_DECIMALS, TASK_ORDER, model_style, task_style
-
-NEGLIGIBLE_POINTS = 1.0  # of accuracy
-NEGLIGIBLE_PART = 0.02
-WIDEST_PART = 0.2
-WIDEST_TIE = 0.05
-LEAST_REACH = 0.1
-
-RULE = (
-    "Compared by the 95% confidence interval of the difference of two means (Welch), from both "
-    "spreads and both numbers of seeds: different if it leaves out zero, and from the paper only "
-    f"if by more than {NEGLIGIBLE_POINTS:g} point of accuracy or {NEGLIGIBLE_PART:.0%} of a reward "
-    "or power; else the same, or inconclusive if the interval is wider than a fifth of the value "
-    "to each side. Of agents both rewards must agree, that of the last network and the mean over "
-    "the last fifth of the measurements. A model leads only where its lead exceeds the interval; "
-    "tied are those within 5%, and a wider interval leaves it open."
+from stpn.report.comparison import (
+    NEGLIGIBLE_PART,
+    NEGLIGIBLE_POINTS,
+    WIDEST_TIE,
+    Outcome,
+    agreed,
+    between,
+    comparable,
+    compare,
+    decimals,
+    measured,
+    of_the_paper,
+    quantity_of,
+    rounding,
 )
+from stpn.report.grid import QUANTITIES, Grid, Group, Quantity
+from stpn.report.statistics import Estimate
+from stpn.report.style import TASK_ORDER, model_style, task_style
 
 
 class Verdict(Enum):
@@ -92,29 +80,10 @@ _WORDS = {
     Verdict.UNPAIRED: "no number in the paper",
 }
 
-Outcome = Literal["higher", "lower", "same", "inconclusive"]
-
-
-def compare(a: Spread, b: Spread, *, negligible: float, widest: float = WIDEST_PART) -> Outcome:
-    """`a` against `b`, by the rule above; differences up to `negligible` are none."""
-    difference, half = welch(a, b)
-    if abs(difference) > max(half, negligible):
-        return "higher" if difference > 0 else "lower"
-    return "same" if half <= widest * max(abs(a.mean), abs(b.mean)) else "inconclusive"
-
-
-def quantity_of(metric: str) -> Quantity:
-    """Which of a run's two numbers the paper's metric is."""
-    return "power" if metric == "power" else "proficiency"
-
-
-def decimals(task: str, quantity: Quantity) -> int:
-    return POWER_DECIMALS if quantity == "power" else task_style(task).decimals
-
 
 def judge(group: Group, quantity: Quantity, theirs: paper.Number | None) -> Verdict:
     """Our number against the paper's."""
-    ours = _measured(group, quantity)
+    ours = measured(group, quantity)
     if not ours:
         return Verdict.MISSING
     if group.is_short:
@@ -123,33 +92,13 @@ def judge(group: Group, quantity: Quantity, theirs: paper.Number | None) -> Verd
         return Verdict.UNPAIRED
     points = "accuracy" in theirs.metric
     negligible = NEGLIGIBLE_POINTS if points else NEGLIGIBLE_PART * abs(theirs.mean)
-    negligible = max(negligible, _rounding(group.task, quantity))
-    paired = _of_the_paper(theirs)
-    outcome = _agreed(compare(spread, paired, negligible=negligible) for spread in ours)
+    negligible = max(negligible, rounding(group.task, quantity))
+    paired = of_the_paper(theirs)
+    outcome = agreed(compare(spread, paired, negligible=negligible) for spread in ours)
     if outcome in ("same", "inconclusive") or group.model not in STPN_MODELS:
         return Verdict(outcome)  # of a baseline, more is not better
     good = (outcome == "higher") == (quantity == "proficiency")
     return Verdict.BETTER if good else Verdict.WORSE
-
-
-def _measured(group: Group, quantity: Quantity) -> tuple[Spread, ...]:
-    """What is compared: the number of the last networks, of agents also their late mean reward."""
-    late = group.late if quantity == "proficiency" else None
-    return tuple(e.spread for e in (group.estimate(quantity), late) if e is not None)
-
-
-def _agreed(outcomes: Iterable[Outcome]) -> Outcome:
-    different = set(outcomes)
-    return different.pop() if len(different) == 1 else "inconclusive"
-
-
-def _rounding(task: str, quantity: Quantity) -> float:
-    """Half of the last digit: what a reader could not tell apart is no difference."""
-    return 0.5 * 10.0 ** -decimals(task, quantity)
-
-
-def _of_the_paper(number: paper.Number) -> Spread:
-    return Spread(number.mean, number.std, experiments.get(number.task).seeds)
 
 
 class Claim(Enum):
@@ -324,27 +273,28 @@ def _headline(claims: list[Claim], claim: Claim, partial: bool, *, started: bool
     return f"So far: {text[0].lower()}{text[1:]}" if partial else text
 
 
-def _leaders(task: str, quantity: Quantity, measured: dict[str, tuple[Spread, ...]]) -> Leaders:
+def _leaders(
+    quantity: Quantity, means: Mapping[str, float], outcome: Callable[[str, str], Outcome]
+) -> Leaders:
+    """`outcome(a, b)`: one model against another."""
     sign = 1 if quantity == "proficiency" else -1
-    best = max(measured, key=lambda model: sign * measured[model][0].mean)
-    negligible = _rounding(task, quantity)
-    outcomes = {
-        model: _agreed(
-            compare(a, b, negligible=negligible, widest=WIDEST_TIE)
-            for a, b in zip(spreads, measured[best], strict=False)
-        )
-        for model, spreads in measured.items()
-        if model != best
-    }
-    equal = tuple(model for model, outcome in outcomes.items() if outcome == "same")
-    undecided = tuple(model for model, outcome in outcomes.items() if outcome == "inconclusive")
+    best = max(means, key=lambda model: sign * means[model])
+    outcomes = {model: outcome(model, best) for model in means if model != best}
+    equal = tuple(model for model, found in outcomes.items() if found == "same")
+    undecided = tuple(model for model, found in outcomes.items() if found == "inconclusive")
     return Leaders(best, (best, *equal), undecided)
 
 
 def _ranking(grid: Grid, table: str, task: str, metric: str) -> Ranking:
     rows = [r for r in paper.numbers() if (r.table, r.task, r.metric) == (table, task, metric)]
     quantity = quantity_of(metric)
-    there = _leaders(task, quantity, {row.model: (_of_the_paper(row),) for row in rows})
+    theirs = {row.model: of_the_paper(row) for row in rows}
+    negligible = rounding(task, quantity)
+    there = _leaders(
+        quantity,
+        {model: spread.mean for model, spread in theirs.items()},
+        lambda a, b: compare(theirs[a], theirs[b], negligible=negligible, widest=WIDEST_TIE),
+    )
     groups = {row.model: grid.group(task, row.model) for row in rows}
     ours = {
         model: estimate
@@ -355,11 +305,12 @@ def _ranking(grid: Grid, table: str, task: str, metric: str) -> Ranking:
     claim, here = Claim.UNTESTED, None
     if there.best in ours and len(ours) > 1:
         here = _leaders(
-            task, quantity, {model: _measured(groups[model], quantity) for model in ours}
+            quantity,
+            {model: estimate.mean for model, estimate in ours.items()},
+            lambda a, b: between(groups[a], groups[b], quantity),
         )
-        far = min(reaches) >= max(COMPARABLE_REACH * max(reaches), LEAST_REACH)
-        comparable = far and any(estimate.count > 1 for estimate in ours.values())
-        claim = _claim(there, here) if comparable else Claim.UNTESTED
+        if comparable(groups[model] for model in ours):
+            claim = _claim(there, here)
     sentence = _sentence(table, task, quantity, claim, there, here, ours, reaches)
     if here is not None and len(ours) < len(rows):
         sentence += f" {len(ours)} of {len(rows)} models run."
