@@ -9,9 +9,9 @@ import pickle
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from stpn.nn import STPNf, STPNl, STPNlState, STPNr, STPNState
+from stpn.nn import STPNf, STPNl, STPNr
 from stpn.ops import reference
 from stpn.ops.reference import STPNOptions
 
@@ -166,19 +166,6 @@ def test_options_reach_the_recurrence(kind) -> None:
 
 
 @pytest.mark.parametrize("kind", LAYERS)
-@pytest.mark.parametrize("chunks", [[1] * STEPS, [2, 4], [5, 1]])
-def test_whole_is_the_same_in_chunks(kind, chunks) -> None:
-    layer, x = build(kind, num_layers=2), sequence()
-    y, final = layer(x)
-    state, parts = None, []
-    for chunk in x.split(chunks, dim=1):
-        part, state = layer(chunk, state)
-        parts.append(part)
-    torch.testing.assert_close(torch.cat(parts, 1), y)
-    torch.testing.assert_close(state, final)
-
-
-@pytest.mark.parametrize("kind", LAYERS)
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_batch_first_and_unbatched_change_the_layout_only(kind, bidirectional) -> None:
     layer, x = build(kind, bidirectional=bidirectional, num_layers=2), sequence()
@@ -196,16 +183,6 @@ def test_batch_first_and_unbatched_change_the_layout_only(kind, bidirectional) -
         y_1, final_1 = module(x[1], alone, reset[1])
         torch.testing.assert_close(y_1, y[1])
         torch.testing.assert_close(final_1, tuple(type(s)(*(v[1] for v in s)) for s in final))
-
-
-@pytest.mark.parametrize("kind", LAYERS)
-def test_default_layout_is_time_first(kind) -> None:
-    y, (state,) = kind(INPUTS, HIDDEN)(torch.randn(STEPS, BATCH, INPUTS))
-    assert y.shape == (STEPS, BATCH, HIDDEN)
-    assert type(state) is (STPNlState if kind is STPNl else STPNState)
-    assert state.h.shape == (BATCH, HIDDEN)
-    assert state.f.shape == (BATCH, rows(kind), columns(kind))
-    torch.testing.assert_close(state.h, y[-1])
 
 
 @pytest.mark.parametrize("kind", LAYERS)
@@ -248,28 +225,6 @@ def test_reverse_direction_is_the_flipped_sequence(kind, packed) -> None:
         torch.testing.assert_close(tuple(v[b] for v in final[1]), tuple(v[0] for v in final_b))
 
 
-@pytest.mark.parametrize("kind", LAYERS)
-@pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize("enforce_sorted", [False, True])
-def test_packed_is_each_sequence_alone(kind, bidirectional, enforce_sorted) -> None:
-    layer, x = build(kind, num_layers=2, bidirectional=bidirectional), sequence()
-    lengths = sorted(LENGTHS, reverse=True) if enforce_sorted else LENGTHS
-    state = random_state(layer)
-    sequences = [x[b, :n] for b, n in enumerate(lengths)]
-    packed = pack_sequence(sequences, enforce_sorted=enforce_sorted)
-    reset = torch.rand(BATCH, STEPS) > 0.5
-    out, final = layer(packed, state, reset)
-    assert torch.equal(out.batch_sizes, packed.batch_sizes)
-    assert (out.sorted_indices is None) == enforce_sorted
-    y, y_lengths = pad_packed_sequence(out, batch_first=True)
-    assert y_lengths.tolist() == lengths
-    for b, n in enumerate(lengths):
-        alone = tuple(type(s)(*(v[b] for v in s)) for s in state)
-        y_b, final_b = layer(sequences[b], alone, reset[b, :n])
-        torch.testing.assert_close(y[b, :n], y_b)
-        torch.testing.assert_close(tuple(type(s)(*(v[b] for v in s)) for s in final), final_b)
-
-
 def test_packed_reset_follows_batch_first() -> None:
     layer, x = build(STPNr), sequence()
     packed = pack_padded_sequence(x, LENGTHS, batch_first=True, enforce_sorted=False)
@@ -278,32 +233,6 @@ def test_packed_reset_follows_batch_first() -> None:
     layer.batch_first = False
     actual, _ = layer(packed, None, reset.T)
     torch.testing.assert_close(actual.data, expected.data)
-
-
-@pytest.mark.parametrize("kind", LAYERS)
-@pytest.mark.parametrize("bidirectional", [False, True])
-def test_reset_is_the_same_as_separate_sequences(kind, bidirectional) -> None:
-    """The old state does not reach the new sequence, nor, read backwards, the new one the old."""
-    layer = build(kind, num_layers=2, bidirectional=bidirectional)
-    x = sequence(batch=1)
-    reset = torch.zeros(1, STEPS, dtype=torch.bool)
-    reset[0, [2, 3]] = True
-    y, final = layer(x, None, reset)
-    parts = [layer(part) for part in x.split([2, 1, 3], dim=1)]
-    torch.testing.assert_close(y, torch.cat([part for part, _ in parts], 1))
-    last_forward = 0 if not bidirectional else slice(0, None, 2)
-    torch.testing.assert_close(final[last_forward], parts[-1][1][last_forward])
-    if bidirectional:
-        torch.testing.assert_close(final[1::2], parts[0][1][1::2])
-
-
-@pytest.mark.parametrize("kind", LAYERS)
-def test_reset_at_the_first_step_drops_the_given_state(kind) -> None:
-    layer, x = build(kind), sequence()
-    state = tuple(type(s)(*(v.fill_(torch.nan) for v in s)) for s in random_state(layer))
-    reset = torch.zeros(BATCH, STEPS, dtype=torch.bool)
-    reset[:, 0] = True
-    torch.testing.assert_close(layer(x, state, reset), layer(x))
 
 
 def test_dropout_acts_between_layers_in_training_only() -> None:
@@ -428,17 +357,6 @@ def test_autocast_computes_in_the_parameters_dtype(kind) -> None:
 
 
 @pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.parametrize("kind", LAYERS)
-def test_compiles_without_graph_breaks(kind) -> None:
-    layer = kind(INPUTS, HIDDEN, bidirectional=True, batch_first=True)
-    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    x, reset = torch.randn(BATCH, 2, INPUTS), torch.rand(BATCH, 2) > 0.5
-    state = tuple(s.to(torch.float32) for s in random_state(layer))
-    torch.testing.assert_close(compiled(x, state, reset), layer(x, state, reset))
-    torch.testing.assert_close(compiled(x), layer(x))
-
-
-@pytest.mark.usefixtures("fresh_compiler")
 def test_compiled_step_updates_the_state_in_place() -> None:
     layer = STPNr(INPUTS, HIDDEN)
     step = torch.compile(layer.step, fullgraph=True, backend="aot_eager")
@@ -449,10 +367,3 @@ def test_compiled_step_updates_the_state_in_place() -> None:
             y, state = step(x, state, inplace=True)
             expected_y, expected = layer.step(x, expected, inplace=True)
             torch.testing.assert_close((y, state), (expected_y, expected))
-
-
-def test_device_meta_gives_shapes() -> None:
-    layer = STPNr(INPUTS, HIDDEN, device="meta")
-    y, state = layer(torch.empty(STEPS, BATCH, INPUTS, device="meta"))
-    assert y.shape == (STEPS, BATCH, HIDDEN)
-    assert state[0].f.device.type == "meta"

@@ -166,14 +166,15 @@ class Recurrence(nn.Module):
         """
         outputs, powers, start = [], [], state
         for t, x_t in enumerate(x.unbind(1)):
+            over = None if lengths is None else t >= lengths  # (B,)
             if reset is not None:
-                state = rebuilt(state, [_zero_where(v, reset[:, t]) for v in state])
+                new_ones = reset[:, t] if over is None else reset[:, t] & ~over
+                state = rebuilt(state, [_zero_where(v, new_ones) for v in state])
             power = None
             if power_weight is not None:
                 power = self._power_of_a_step(x_t, state, p, power_weight)  # (B,)
             y, new = self.advance(x_t, state, p)
-            if lengths is not None:
-                over = t >= lengths  # (B,)
+            if over is not None:
                 new = rebuilt(new, [_where(over, a, b) for a, b in zip(state, new, strict=True)])
                 y = _zero_where(y, over)
                 power = None if power is None else _zero_where(power, over)
