@@ -11,12 +11,16 @@ from typing import Any
 
 import pytest
 import torch
-from parity import Case, Shape, assert_near, distance, make_case
+from parity import Case, Shape, assert_near, distance, make_baseline_case, make_case
 from torch import Tensor
 
+import stpn as package
 from stpn.ops import reference
-from stpn.ops.gpu import fast_weights, modplast, plan, stpn
+from stpn.ops.fast_weights import triton as fast_weights
+from stpn.ops.gpu import plan
+from stpn.ops.modplast import triton as modplast
 from stpn.ops.reference import STPNOptions
+from stpn.ops.stpn import triton as stpn
 
 pytestmark = [
     pytest.mark.usefixtures("poisoned_memory"),
@@ -52,12 +56,10 @@ OPTIONS: list[dict[str, Any]] = [
 GRID = list(itertools.product(["f", "r", "l"], ["pre", "post", None]))
 
 
-def case_of(
-    kind: str, norm: str | None, options: dict[str, Any], shape: Shape
-) -> tuple[Case, bool]:
+def case_of(kind: str, norm: str | None, options: dict[str, Any]) -> tuple[Case, bool]:
     options = dict(options)
     power = options.pop("power")
-    return make_case(kind, shape, norm=norm, **options), power
+    return make_case(kind, SMALL, norm=norm, **options), power
 
 
 @pytest.mark.parametrize("options", OPTIONS[:3], ids=str)
@@ -221,49 +223,67 @@ def test_hebbff_is_an_stpnf() -> None:
     assert_parity(case)
 
 
-def arguments(name: str, batch: int, hidden: int) -> dict[str, Tensor]:
-    def draw(*shape: int, scale: float = hidden**-0.5) -> Tensor:
-        return scale * torch.randn(shape, dtype=torch.float64)
-
-    shared = {"p": draw(batch, 5, hidden, scale=1.0), "h0": draw(batch, hidden)}
-    square = draw(batch, hidden, hidden), draw(hidden, hidden)
-    if name == "fast_weights":
-        norm = {"ln_weight": 1 + draw(hidden), "ln_bias": draw(hidden)}
-        return shared | dict(zip(("a0", "w_h"), square, strict=True)) | norm
-    rule = {"v": draw(hidden), "d": draw(scale=0.3), "eta": None}
-    if name == "unmodulated":
-        rule = {"v": None, "d": None, "eta": torch.tensor(0.4, dtype=torch.float64)}
-    plastic = {"hebb0": square[0].clamp(-1, 1), "w": square[1], "alpha": draw(hidden, hidden)}
-    return shared | plastic | rule
-
-
-def run(call: Any, given: dict[str, Tensor | None], dtype: torch.dtype, **fixed: Any) -> Any:
-    leaves = {n: None if v is None else v.to(dtype).requires_grad_() for n, v in given.items()}
-    if fixed["power_weight"] is not None:
-        fixed["power_weight"] = fixed["power_weight"].to(dtype)
-    outputs = [value for value in call(**leaves, **fixed) if value is not None]
-    generator = torch.Generator().manual_seed(1)
-    total = sum(
-        (v * torch.randn(v.shape, generator=generator, dtype=torch.float64).to(dtype)).sum()
-        for v in outputs
-    )
-    wanted = {n: v for n, v in leaves.items() if v is not None}
-    gradients = torch.autograd.grad(total, list(wanted.values()))
-    named = {f"grad of {n}": g for n, g in zip(wanted, gradients, strict=True)}
-    return {str(k): v.detach() for k, v in enumerate(outputs)} | named
-
-
-@pytest.mark.parametrize("shape", [(3, 5), (1, 1), (2, 17)], ids=str)
-@pytest.mark.parametrize("name", ["modulated", "unmodulated", "fast_weights"])
-def test_baselines(monkeypatch: pytest.MonkeyPatch, name: str, shape: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    "shape", [Shape(3, 5, 0, 5), Shape(1, 1, 0, 1), Shape(2, 5, 0, 17)], ids=str
+)
+@pytest.mark.parametrize("kind", ["modulated", "unmodulated", "fast weights"])
+def test_baselines(monkeypatch: pytest.MonkeyPatch, kind: str, shape: Shape) -> None:
     monkeypatch.setattr(plan, "MOST_PROGRAMS", 2)
-    given, (batch, hidden) = arguments(name, *shape), shape
-    fixed: dict[str, Any] = {"power_weight": None}
-    if batch > 1:
-        weight = torch.rand(hidden, dtype=torch.float64)
-        fixed = {"reset": torch.rand(batch, 5) < 0.3, "power_weight": weight}
-        fixed["lengths"] = torch.tensor([5, 3, 4][:batch])
-    op = "fast_weights" if name == "fast_weights" else "modplast"
-    module = fast_weights if name == "fast_weights" else modplast
-    expected = run(getattr(reference, op), given, torch.float64, **fixed)
-    assert_near(run(getattr(module, op), given, torch.float32, **fixed), expected, torch.float32)
+    metered = shape.batch == 3
+    case = make_baseline_case(kind, shape, masks="both" if metered else "none")
+    module = fast_weights if kind == "fast weights" else modplast
+    expected = case.run(reference, torch.float64, metered)
+    assert_near(case.run(module, torch.float32, metered), expected, torch.float32)
+
+
+def test_second_derivatives_are_those_of_the_specification() -> None:
+    case = make_case("r", Shape(1, 3, 2, 2))
+    found = []
+    for module in (reference, stpn):
+        leaves = {n: v.float().requires_grad_() for n, v in case.tensors.items()}
+        y = case.outputs(module, leaves, power=False)["y"]
+        (slope,) = torch.autograd.grad(y.sum(), leaves["x"], create_graph=True)
+        found += torch.autograd.grad(slope.square().sum(), leaves["weight"])
+    assert found[0].abs().max() > 1e-4
+    assert distance(found[1], found[0].double()) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "message"),
+    [
+        ("h0", torch.zeros(3, 3), "h0: expected shape"),
+        ("f0", torch.zeros(2, 3, 7), "f0: expected shape"),
+        ("weight", torch.zeros(3, 8, dtype=torch.float64), "weight: expected dtype"),
+        ("x", torch.zeros(2, 5, 5, dtype=torch.float16), "x: expected float32 or bfloat16"),
+        ("bias", torch.zeros(4), "bias: expected shape"),
+    ],
+)
+def test_wrong_operands_are_refused(name: str, wrong: Tensor, message: str) -> None:
+    case = make_case("r", SMALL)
+    tensors = {n: v.float() for n, v in case.tensors.items()} | {name: wrong}
+    with pytest.raises((ValueError, TypeError), match=message):
+        case.outputs(stpn, tensors, power=True)
+
+
+def test_lengths_beyond_the_end_do_no_harm() -> None:
+    case = make_case("r", SMALL, masks="lengths")
+    lengths = torch.tensor([9, case.lengths[1]])
+    expected = replace(case, lengths=lengths).run(reference, torch.float64)
+    assert_near(replace(case, lengths=lengths).run(stpn, torch.float32), expected, torch.float32)
+
+
+@pytest.mark.parametrize("name", ["STPNf", "STPNr", "STPNl", "HebbFF", "ModPlast", "FastWeights"])
+def test_layers_run_on_the_backend(name: str) -> None:
+    layer = getattr(package, name)(3, 2, batch_first=True)
+    x, reset = torch.randn(2, 3, 3), torch.tensor([[False, True, False], [False, False, False]])
+    found = []
+    for backend in ("reference", "triton"):
+        layer.zero_grad()
+        with package.use_backend(backend):
+            y, state = layer(x, reset=reset)
+            y.square().sum().backward()
+            with torch.no_grad():
+                last, _ = layer.step(x[:, 0], state)
+        found.append([y, last, *(parameter.grad.clone() for parameter in layer.parameters())])
+    for actual, expected in zip(*reversed(found), strict=True):
+        assert distance(actual, expected.double()) < 1e-4

@@ -14,7 +14,10 @@ pytest.importorskip("triton", reason="stpn-torch[gpu] is not installed")
 import triton
 from triton.backends.compiler import GPUTarget
 
-from stpn.ops.gpu import ahead, fast_weights, launch, modplast, stpn
+from stpn.ops.fast_weights import triton as fast_weights
+from stpn.ops.gpu import ahead, launch
+from stpn.ops.modplast import triton as modplast
+from stpn.ops.stpn import triton as stpn
 
 pytestmark = [
     pytest.mark.slow,

@@ -43,14 +43,54 @@ def start(kernel: Any, grid: tuple[int, ...], arguments: dict[str, Any], warps: 
     kernel[grid](**arguments, num_warps=max(1, warps * 32 // lanes), num_stages=1)
 
 
+def check(like: Tensor, **operands: tuple[Tensor | None, tuple[int, ...]]) -> None:
+    """Shape, dtype and device of each operand: a kernel would read another one beyond its end."""
+    for name, (tensor, shape) in operands.items():
+        if tensor is None:
+            continue
+        if tuple(tensor.shape) != shape:
+            raise ValueError(f"{name}: expected shape {shape}, got {tuple(tensor.shape)}")
+        dtype = _DTYPES.get(name, torch.float32)
+        if tensor.dtype != dtype:
+            raise TypeError(f"{name}: expected dtype {dtype}, got {tensor.dtype}")
+        if tensor.device != like.device:
+            raise ValueError(f"{name}: expected a tensor on {like.device}, got {tensor.device}")
+
+
+def check_sequence(name: str, x: Tensor) -> None:
+    if x.dim() != 3 or 0 in x.shape[1:]:
+        raise ValueError(f"{name}: expected shape (B, T, ...) with T > 0, got {tuple(x.shape)}")
+    if x.dtype not in (torch.float32, torch.bfloat16):
+        raise TypeError(f"{name}: expected float32 or bfloat16, got {x.dtype}")
+
+
+_DTYPES = {"reset": torch.bool, "lengths": torch.int64}
+
+
+def inside(lengths: Tensor | None, steps: int) -> Tensor | None:
+    """No kernel goes beyond the end, whatever the lengths are."""
+    return None if lengths is None else lengths.clamp(1, steps)
+
+
 class Sequence:
     """A call of a recurrence whose synapses are (H, H): its sizes, and arguments of its kernels."""
 
     def __init__(
         self, p: Tensor, h0: Tensor, f0: Tensor, reset: Tensor | None, lengths: Tensor | None,
-        power_weight: Tensor | None, tile: plan.Tile,
+        power_weight: Tensor | None,
     ) -> None:  # fmt: skip
+        check_sequence("p", p)
+        tile = plan.square(p.shape[2])
+        if tile is None:
+            raise ValueError(f"p: expected at most 128 units, got {p.shape[2]}")
+        self.tile = tile
         self.batch, self.steps, self.hidden = p.shape
+        check(
+            p, h0=(h0, (self.batch, self.hidden)),
+            state=(f0, (self.batch, self.hidden, self.hidden)),
+            reset=(reset, (self.batch, self.steps)), lengths=(lengths, (self.batch,)),
+            power_weight=(power_weight, (self.hidden,)),
+        )  # fmt: skip
         self.padded = padded(self.hidden)
         self.every = plan.segment_length(self.steps)
         self.lengths, self.device = lengths, p.device
@@ -59,7 +99,7 @@ class Sequence:
             "p": p, "p_sb": p.stride(0), "p_st": p.stride(1),
             "h0": h0, "h_sb": h0.stride(0), "h_sk": h0.stride(1),
             "f0": f0, "f_sb": f0.stride(0), "f_sr": f0.stride(1), "f_sd": f0.stride(2),
-            "reset": mask(reset), "lengths": contiguous(lengths),
+            "reset": mask(reset), "lengths": inside(lengths, self.steps),
             "power_weight": contiguous(power_weight),
             "B": self.batch, "T": self.steps, "every": self.every,
             "H": self.hidden, "HP": self.padded, "HB": tile.columns,

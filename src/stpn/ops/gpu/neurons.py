@@ -202,3 +202,13 @@ def starts_afresh(reset, b, t, T):
         return tl.load(reset + b * T + t).to(tl.int32)
     else:
         return tl.full((), 0, tl.int32)
+
+
+@triton.jit
+def h_before(y, h0, h_sb, h_sk, b, t, fresh, unit, T, H: tl.constexpr):
+    """The state that step t starts from."""
+    if t > 0:
+        h = tl.load(y + (b * T + t - 1) * H + unit, unit < H, 0.0)
+    else:
+        h = tl.load(h0 + b * h_sb + unit * h_sk, unit < H, 0.0)
+    return tl.where(fresh != 0, 0.0, h)

@@ -1,4 +1,4 @@
-"""Modulated plasticity on the GPU: the trace of a sequence stays in registers, as in stpn_on_chip.
+"""Modulated plasticity on the GPU: the trace stays in registers, as F does in stpn/triton_on_chip.
 
 Same signature and same results as the specification, for networks whose trace fits.
 """
@@ -7,27 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from stpn.ops.gpu import plan
-from stpn.ops.gpu.launch import Sequence, in_rows, launch
-from stpn.ops.gpu.neurons import limited, sign, starts_afresh, tanh
+from stpn.ops.gpu.launch import Sequence, check, contiguous, in_rows, launch
+from stpn.ops.gpu.neurons import h_before, limited, sign, starts_afresh, tanh
+from stpn.ops.gpu.recurrence import Recurrence, Values
+from stpn.ops.modplast import reference
 
 _FREE = ["B", "T", "every", "p_sb", "p_st", "h_sb", "f_sb"]
-
-
-@triton.jit
-def h_before(y, h0, h_sb, h_sk, b, t, fresh, unit, T, H: tl.constexpr):
-    """The state that step t starts from."""
-    if t > 0:
-        h = tl.load(y + (b * T + t - 1) * H + unit, unit < H, 0.0)
-    else:
-        h = tl.load(h0 + b * h_sb + unit * h_sk, unit < H, 0.0)
-    return tl.where(fresh != 0, 0.0, h)
 
 
 @triton.jit(do_not_specialize=_FREE)
@@ -169,70 +159,66 @@ def backward(
     tl.store(drate + program, sum_rate)
 
 
-class _ModPlast(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, save: bool, *tensors: Any) -> tuple[Any, ...]:
-        p, h0, hebb0, w, alpha, v, d, eta, reset, lengths, power_weight = tensors
-        tile = plan.square(p.shape[-1])
-        assert tile is not None
-        call = Sequence(p, h0, hebb0, reset, lengths, power_weight, tile)
-        new = call.new
-        ends = lengths is not None
-        f_T = new(call.batch, call.hidden, call.padded)
-        results = {
-            "y": new(call.batch, call.steps, call.hidden, zero=ends),
-            "f_T": f_T,
-            "power": None if power_weight is None else new(call.batch, call.steps, zero=ends),
-            "rates": new(call.batch, call.steps) if save else None,
-            "checkpoints": call.new_checkpoints() if save else None,
-        }
-        launch(
-            forward, (call.batch,), tile, call.arguments, results,
-            w=in_rows(w), alpha=in_rows(alpha), v=v, d=d, eta=eta,
-        )  # fmt: skip
-        if save:
-            ctx.save_for_backward(*tensors, results["y"], results["rates"], results["checkpoints"])
-            ctx.set_materialize_grads(False)
-        return results["y"], f_T[..., : call.hidden], results["power"]
+def _forward(_: None, save: bool, *tensors: Any) -> tuple[Values, Values]:
+    w, alpha, v, d, eta, _, lengths, power_weight = tensors[3:]
+    call = _call(*tensors)
+    new, ends = call.new, lengths is not None
+    y = new(call.batch, call.steps, call.hidden, zero=ends)
+    f_T = new(call.batch, call.hidden, call.padded)
+    power = None if power_weight is None else new(call.batch, call.steps, zero=ends)
+    rates = new(call.batch, call.steps) if save else None
+    checkpoints = call.new_checkpoints() if save else None
+    launch(
+        forward, (call.batch,), call.tile, call.arguments, w=in_rows(w), alpha=in_rows(alpha),
+        v=contiguous(v), d=d, eta=eta, y=y, f_T=f_T, power=power, rates=rates,
+        checkpoints=checkpoints,
+    )  # fmt: skip
+    return (y, f_T[..., : call.hidden], power), (y, rates, checkpoints)
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Any, df_T: Any, dpower: Any) -> Any:
-        *tensors, y, rates, checkpoints = ctx.saved_tensors
-        p, h0, hebb0, w, alpha, v, d, eta, reset, lengths, power_weight = tensors
-        tile = plan.square(p.shape[-1])
-        assert tile is not None
-        call = Sequence(p, h0, hebb0, reset, lengths, power_weight, tile)
-        new, parts = call.new, min(call.batch, plan.MOST_PROGRAMS)
-        sums = {
-            "dw": new(parts, call.hidden, call.padded),
-            "dalpha": new(parts, call.hidden, call.padded),
-            "dv": new(parts, call.hidden),
-            "drate": new(parts),
-        }
-        results = {
-            "dp": new(*p.shape, zero=lengths is not None),
-            "dh0": new(call.batch, call.hidden),
-            "df0": new(call.batch, call.hidden, call.padded),
-        }
-        launch(
-            backward, (parts,), tile, call.arguments, results, sums, call.given(dy, df_T, dpower),
-            w=in_rows(w), alpha=in_rows(alpha), v=v, y=y, rates=rates, checkpoints=checkpoints,
-            segment=new(parts, call.every + 1, call.hidden, call.padded),
-        )  # fmt: skip
-        drate = sums["drate"].sum()
-        return (
-            None,
-            results["dp"].to(p.dtype),
-            results["dh0"],
-            results["df0"][..., : call.hidden],
-            call.summed(sums["dw"]),
-            call.summed(sums["dalpha"]),
-            None if v is None else sums["dv"].sum(0),
-            None if d is None else drate,
-            None if eta is None else drate,
-            *(None,) * 3,
-        )
+
+def _backward(_: None, needs: Values, tensors: Values, saved: Values, grads: Values) -> Values:
+    p, w, alpha, v, lengths = (tensors[k] for k in (0, 3, 4, 5, 9))
+    y, rates, checkpoints = saved
+    call = _call(*tensors)
+    new, parts = call.new, min(call.batch, plan.MOST_PROGRAMS)
+    dp = new(*p.shape, zero=lengths is not None)
+    dh0, df0 = new(call.batch, call.hidden), new(call.batch, call.hidden, call.padded)
+    dw, dalpha = (new(parts, call.hidden, call.padded) for _ in range(2))
+    dv, drate = new(parts, call.hidden), new(parts)
+    launch(
+        backward, (parts,), call.tile, call.arguments, call.given(*grads), w=in_rows(w),
+        alpha=in_rows(alpha), v=contiguous(v), y=y, rates=rates, checkpoints=checkpoints, dp=dp,
+        dh0=dh0, df0=df0, dw=dw, dalpha=dalpha, dv=dv, drate=drate,
+        segment=new(parts, call.every + 1, call.hidden, call.padded),
+    )  # fmt: skip
+    rate = drate.sum()
+    return (
+        dp.to(p.dtype), dh0, df0[..., : call.hidden], call.summed(dw), call.summed(dalpha),
+        dv.sum(0), rate, rate,
+    )  # fmt: skip
+
+
+def _call(
+    p: Tensor, h0: Tensor, hebb0: Tensor, w: Tensor, alpha: Tensor, v: Tensor | None,
+    d: Tensor | None, eta: Tensor | None, reset: Tensor | None, lengths: Tensor | None,
+    power_weight: Tensor | None,
+) -> Sequence:  # fmt: skip
+    call = Sequence(p, h0, hebb0, reset, lengths, power_weight)
+    synapses = call.hidden, call.hidden
+    check(
+        p, w=(w, synapses), alpha=(alpha, synapses), v=(v, synapses[:1]), d=(d, ()), eta=(eta, ())
+    )
+    return call
+
+
+def _specification(_: None, p: Tensor, *tensors: Any) -> Values:
+    *others, reset, lengths, power_weight = tensors
+    return reference.modplast(
+        p.float(), *others, reset=reset, lengths=lengths, power_weight=power_weight
+    )
+
+
+_run = Recurrence(_forward, _backward, _specification)
 
 
 def modplast(
@@ -241,7 +227,5 @@ def modplast(
     lengths: Tensor | None = None, power_weight: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
     """`modplast` of the specification."""
-    trained = (p, h0, hebb0, w, alpha, v, d, eta)
-    save = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in trained)
-    y, hebb, power = _ModPlast.apply(save, *trained, reset, lengths, power_weight)
+    y, hebb, power = _run(None, p, h0, hebb0, w, alpha, v, d, eta, reset, lengths, power_weight)
     return y, hebb, power

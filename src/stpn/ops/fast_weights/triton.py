@@ -1,4 +1,4 @@
-"""Fast weights on the GPU: those of a sequence stay in registers, as in stpn_on_chip.
+"""Fast weights on the GPU: those of a sequence stay in registers, as in stpn/triton_on_chip.
 
 Same signature and same results as the specification, for one turn of the inner loop and networks
 whose fast weights fit.
@@ -12,12 +12,12 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from stpn.ops.fast_weights import reference
 from stpn.ops.gpu import plan
-from stpn.ops.gpu.launch import Sequence, in_rows, launch
-from stpn.ops.gpu.modplast import h_before
-from stpn.ops.gpu.neurons import limited, sign, starts_afresh, tanh
+from stpn.ops.gpu.launch import Sequence, check, in_rows, launch
+from stpn.ops.gpu.neurons import h_before, limited, sign, starts_afresh, tanh
+from stpn.ops.gpu.recurrence import Recurrence, Values
 
 _FREE = ["B", "T", "every", "p_sb", "p_st", "h_sb", "f_sb"]
 
@@ -182,65 +182,72 @@ def backward(
     tl.store(dln_bias + program * H + unit, sum_ln_b, inside)
 
 
-class _FastWeights(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, save: bool, constants: dict[str, float], *tensors: Any) -> Any:
-        p, h0, a0, w_h, ln_weight, ln_bias, reset, lengths, power_weight = tensors
-        tile = plan.square(p.shape[-1])
-        assert tile is not None
-        call = Sequence(p, h0, a0, reset, lengths, power_weight, tile)
-        new, ends = call.new, lengths is not None
-        f_T = new(call.batch, call.hidden, call.padded)
-        results = {
-            "y": new(call.batch, call.steps, call.hidden, zero=ends),
-            "f_T": f_T,
-            "power": None if power_weight is None else new(call.batch, call.steps, zero=ends),
-            "slows": new(call.batch, call.steps, call.hidden) if save else None,
-            "settled": new(call.batch, call.steps, call.hidden) if save else None,
-            "checkpoints": call.new_checkpoints() if save else None,
-        }
-        launch(
-            forward, (call.batch,), tile, call.arguments, results, constants,
-            w=in_rows(w_h), ln_weight=ln_weight, ln_bias=ln_bias,
-        )  # fmt: skip
-        if save:
-            names = ("y", "slows", "settled", "checkpoints")
-            ctx.save_for_backward(*tensors, *(results[name] for name in names))
-            ctx.constants = constants
-            ctx.set_materialize_grads(False)
-        return results["y"], f_T[..., : call.hidden], results["power"]
+Constants = tuple[float, float, float]  # decay, rate, eps
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Any, df_T: Any, dpower: Any) -> Any:
-        *tensors, y, slows, settled, checkpoints = ctx.saved_tensors
-        p, h0, a0, w_h, ln_weight, ln_bias, reset, lengths, power_weight = tensors
-        tile = plan.square(p.shape[-1])
-        assert tile is not None
-        call = Sequence(p, h0, a0, reset, lengths, power_weight, tile)
-        new, parts = call.new, min(call.batch, plan.MOST_PROGRAMS)
-        sums = {
-            "dw": new(parts, call.hidden, call.padded),
-            "dln_weight": new(parts, call.hidden),
-            "dln_bias": new(parts, call.hidden),
-        }
-        results = {
-            "dp": new(*p.shape, zero=lengths is not None),
-            "dh0": new(call.batch, call.hidden),
-            "df0": new(call.batch, call.hidden, call.padded),
-        }
-        launch(
-            backward, (parts,), tile, call.arguments, results, sums, ctx.constants,
-            call.given(dy, df_T, dpower), w=in_rows(w_h), ln_weight=ln_weight, ln_bias=ln_bias,
-            y=y, slows=slows, settled=settled, checkpoints=checkpoints,
-            segment=new(parts, call.every, call.hidden, call.padded),
-        )  # fmt: skip
-        return (
-            None, None, results["dp"].to(p.dtype), results["dh0"],
-            results["df0"][..., : call.hidden],
-            call.summed(sums["dw"]), sums["dln_weight"].sum(0), sums["dln_bias"].sum(0),
-            None, None, None,
-        )  # fmt: skip
+
+def _forward(constants: Constants, save: bool, *tensors: Any) -> tuple[Values, Values]:
+    lengths, power_weight = tensors[-2:]
+    call = _call(constants, *tensors)
+    new, ends = call.new, lengths is not None
+    y = new(call.batch, call.steps, call.hidden, zero=ends)
+    f_T = new(call.batch, call.hidden, call.padded)
+    power = None if power_weight is None else new(call.batch, call.steps, zero=ends)
+    slows, settled = (torch.empty_like(y) if save else None for _ in range(2))
+    checkpoints = call.new_checkpoints() if save else None
+    launch(
+        forward, (call.batch,), call.tile, call.arguments, y=y, f_T=f_T, power=power, slows=slows,
+        settled=settled, checkpoints=checkpoints,
+    )  # fmt: skip
+    return (y, f_T[..., : call.hidden], power), (y, slows, settled, checkpoints)
+
+
+def _backward(
+    constants: Constants, needs: Values, tensors: Values, saved: Values, grads: Values
+) -> Values:
+    p, lengths = tensors[0], tensors[-2]
+    y, slows, settled, checkpoints = saved
+    call = _call(constants, *tensors)
+    new, parts = call.new, min(call.batch, plan.MOST_PROGRAMS)
+    dp = new(*p.shape, zero=lengths is not None)
+    dh0, df0 = new(call.batch, call.hidden), new(call.batch, call.hidden, call.padded)
+    dw = new(parts, call.hidden, call.padded)
+    dln_weight, dln_bias = new(parts, call.hidden), new(parts, call.hidden)
+    launch(
+        backward, (parts,), call.tile, call.arguments, call.given(*grads), y=y, slows=slows,
+        settled=settled, checkpoints=checkpoints, dp=dp, dh0=dh0, df0=df0, dw=dw,
+        dln_weight=dln_weight, dln_bias=dln_bias,
+        segment=new(parts, call.every, call.hidden, call.padded),
+    )  # fmt: skip
+    return (
+        dp.to(p.dtype), dh0, df0[..., : call.hidden], call.summed(dw), dln_weight.sum(0),
+        dln_bias.sum(0),
+    )  # fmt: skip
+
+
+def _call(
+    constants: Constants, p: Tensor, h0: Tensor, a0: Tensor, w_h: Tensor, ln_weight: Tensor,
+    ln_bias: Tensor, reset: Tensor | None, lengths: Tensor | None, power_weight: Tensor | None,
+) -> Sequence:  # fmt: skip
+    call = Sequence(p, h0, a0, reset, lengths, power_weight)
+    units = (call.hidden,)
+    check(p, w_h=(w_h, units * 2), ln_weight=(ln_weight, units), ln_bias=(ln_bias, units))
+    call.arguments |= {
+        "w": in_rows(w_h), "ln_weight": ln_weight.contiguous(), "ln_bias": ln_bias.contiguous(),
+        "decay": constants[0], "rate": constants[1], "eps": constants[2],
+    }  # fmt: skip
+    return call
+
+
+def _specification(constants: Constants, p: Tensor, *tensors: Any) -> Values:
+    *others, reset, lengths, power_weight = tensors
+    decay, rate, eps = constants
+    return reference.fast_weights(
+        p.float(), *others, decay=decay, rate=rate, eps=eps, reset=reset, lengths=lengths,
+        power_weight=power_weight,
+    )  # fmt: skip
+
+
+_run = Recurrence(_forward, _backward, _specification)
 
 
 def fast_weights(
@@ -250,8 +257,6 @@ def fast_weights(
     power_weight: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
     """`fast_weights` of the specification, for one turn of the inner loop."""
-    trained = (p, h0, a0, w_h, ln_weight, ln_bias)
-    save = torch.is_grad_enabled() and any(t.requires_grad for t in trained)
-    constants = {"decay": float(decay), "rate": float(rate), "eps": float(eps)}
-    y, a, power = _FastWeights.apply(save, constants, *trained, reset, lengths, power_weight)
+    constants = float(decay), float(rate), float(eps)
+    y, a, power = _run(constants, p, h0, a0, w_h, ln_weight, ln_bias, reset, lengths, power_weight)
     return y, a, power

@@ -286,7 +286,7 @@ def backward(
                 if CLAMPED:
                     if t > 0:  # no update made the first F
                         dF = tl.where(tl.abs(f) < clamp, dF, 0.0)
-                # Of synapses that are never used dL/dF may grow beyond any bound: see native.py.
+                # Of synapses that are never used dL/dF may grow until infinity times zero is NaN.
                 if t % 16 == 0:
                     if t > 0:
                         dF = limited(dF, 1e18)

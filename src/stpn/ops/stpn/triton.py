@@ -11,11 +11,21 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from stpn.ops.gpu import plan, stpn_in_memory, stpn_on_chip
+from stpn.ops.gpu import plan
 from stpn.ops.gpu.graphs import Tensors, graphed
-from stpn.ops.gpu.launch import contiguous, in_rows, launch, mask, padded
+from stpn.ops.gpu.launch import (
+    check,
+    check_sequence,
+    contiguous,
+    in_rows,
+    inside,
+    launch,
+    mask,
+    padded,
+)
+from stpn.ops.gpu.recurrence import Recurrence, Values
+from stpn.ops.stpn import reference, triton_in_memory, triton_on_chip
 from stpn.ops.stpn.reference import STPNOptions
 
 _NORMS = {None: 0, "pre": 1, "post": 2}
@@ -53,10 +63,20 @@ class _Call:
 
     def __init__(self, inputs: _Inputs, options: STPNOptions) -> None:
         x, h0, c0, f0, weight = inputs[:5]
+        check_sequence("x", x)
         self.batch, self.steps, self.inputs = x.shape
-        self.rows, self.columns = weight.shape
-        self.hidden = h0.shape[1]
-        self.gated = c0 is not None
+        self.hidden, self.gated = h0.shape[-1], c0 is not None
+        self.rows = 4 * self.hidden if self.gated else self.hidden
+        self.columns = self.inputs + self.hidden * (options.recurrent or self.gated)
+        state, synapses = (self.batch, self.hidden), (self.rows, self.columns)
+        check(
+            x, h0=(h0, state), c0=(c0, state), f0=(f0, (self.batch, *synapses)),
+            weight=(weight, synapses), bias=(inputs.bias, synapses[:1]),
+            lambda_=(inputs.lambda_, tuple(inputs.lambda_.shape)),
+            gamma=(inputs.gamma, tuple(inputs.gamma.shape)),
+            reset=(inputs.reset, (self.batch, self.steps)), lengths=(inputs.lengths, state[:1]),
+            power_weight=(inputs.power_weight, synapses[1:]),
+        )  # fmt: skip
         self.padded = padded(self.columns)
         self.every = plan.segment_length(self.steps)
         self.segments = math.ceil(self.steps / self.every)
@@ -72,7 +92,7 @@ class _Call:
             "lam": in_rows(inputs.lambda_.expand(weight.shape)),
             "gam": in_rows(inputs.gamma.expand(weight.shape)),
             "reset": mask(inputs.reset),
-            "lengths": contiguous(inputs.lengths),
+            "lengths": inside(inputs.lengths, self.steps),
             "power_weight": contiguous(inputs.power_weight),
             "B": self.batch, "T": self.steps, "every": self.every, "clamp": options.clamp or 0.0,
             "I": self.inputs, "H": self.hidden, "D": self.columns, "R": self.rows,
@@ -127,11 +147,11 @@ def _forward(
         "checkpoints": checkpoints,
     }  # fmt: skip
     if tile is not None:
-        call.launch(stpn_on_chip.forward, (call.batch, tile.blocks), tile, **results)
+        call.launch(triton_on_chip.forward, (call.batch, tile.blocks), tile, **results)
     else:
         for t in range(call.steps + 1):
             call.launch(
-                stpn_in_memory.step, (call.batch, blocks), in_memory, t=t, S=steps, **results
+                triton_in_memory.step, (call.batch, blocks), in_memory, t=t, S=steps, **results
             )
     power = None if powers is None else powers.sum(0)
     return y, c_T, f_T, power, saved, cells, checkpoints
@@ -186,7 +206,7 @@ def _backward(options: STPNOptions, wanted: _Wanted, *tensors: Any) -> tuple[Ten
         dc0 = call.new(call.batch, call.hidden) if wanted.c0 else None
         segment = call.new(parts, call.every + 1, call.rows, call.padded)
         call.launch(
-            stpn_on_chip.backward, (parts, tile.blocks), tile,
+            triton_on_chip.backward, (parts, tile.blocks), tile,
             **given, **results, dh0=dh0, dc0=dc0, df0=dF, segment=segment,
         )  # fmt: skip
     else:
@@ -208,12 +228,12 @@ def _backward(options: STPNOptions, wanted: _Wanted, *tensors: Any) -> tuple[Ten
         }  # fmt: skip
         for t0 in range((call.segments - 1) * call.every, -1, -call.every):
             grid = call.batch, row_blocks, column_blocks
-            call.launch(stpn_in_memory.replay, grid, in_memory, **given, **work, t0=t0)
+            call.launch(triton_in_memory.replay, grid, in_memory, **given, **work, t0=t0)
             end = min(t0 + call.every, call.steps)
             # t = end only for sequences that end there.
             for t in range(end - (end < call.steps and inputs.lengths is None), t0 - 1, -1):
                 call.launch(
-                    stpn_in_memory.sweep, (row_blocks, column_blocks, parts), in_memory,
+                    triton_in_memory.sweep, (row_blocks, column_blocks, parts), in_memory,
                     **given, **results, **work, t=t, t0=t0,
                 )  # fmt: skip
         dh0 = dh_sums[0].sum(0) if options.recurrent else torch.zeros_like(dh_sums[0, 0])
@@ -238,25 +258,6 @@ def _backward(options: STPNOptions, wanted: _Wanted, *tensors: Any) -> tuple[Ten
     )
 
 
-class _Recurrence(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, options: STPNOptions, save: bool, *tensors: Any) -> tuple[Any, ...]:
-        y, c_T, f_T, power, saved, cells, checkpoints = _launched(_forward, options, save, *tensors)
-        if save:
-            ctx.save_for_backward(*tensors, y, f_T, saved, cells, checkpoints)
-            ctx.options = options
-            ctx.set_materialize_grads(False)
-        assert f_T is not None
-        return y, c_T, f_T[..., : tensors[4].shape[1]], power
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        wanted = _Wanted(*ctx.needs_input_grad[2 : 2 + len(_Wanted._fields)])
-        results = _launched(_backward, ctx.options, wanted, *ctx.saved_tensors, *gradients)
-        return None, None, *results, None, None, None
-
-
 def _launched(
     run: Callable[..., Tensors], options: STPNOptions, constant: Hashable, *tensors: Any
 ) -> Tensors:
@@ -267,10 +268,29 @@ def _launched(
     return graphed(run, tensors, (options, constant), inputs.f0.numel())
 
 
-def _run(*tensors: Any, options: STPNOptions) -> tuple[Any, ...]:
-    trained = tensors[: len(_Wanted._fields)]
-    save = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in trained)
-    return _Recurrence.apply(options, save, *tensors)
+def _forward_and_record(options: STPNOptions, save: bool, *tensors: Any) -> tuple[Values, Values]:
+    y, c_T, f_T, power, saved, cells, checkpoints = _launched(_forward, options, save, *tensors)
+    assert f_T is not None
+    return (y, c_T, f_T[..., : tensors[4].shape[1]], power), (y, f_T, saved, cells, checkpoints)
+
+
+def _gradients(
+    options: STPNOptions, needs: Values, tensors: Values, record: Values, gradients: Values
+) -> Tensors:
+    wanted = _Wanted(*needs[: len(_Wanted._fields)])
+    return _launched(_backward, options, wanted, *tensors, *record, *gradients)
+
+
+def _specification(options: STPNOptions, *tensors: Any) -> Values:
+    x, h0, c0, *others = tensors
+    named = dict(zip(("reset", "lengths", "power_weight"), others[5:], strict=True))
+    if c0 is not None:
+        return reference.stpn_lstm(x.float(), h0, c0, *others[:5], options=options, **named)
+    y, f_T, power = reference.stpn(x.float(), h0, *others[:5], options=options, **named)
+    return y, None, f_T, power
+
+
+_run = Recurrence(_forward_and_record, _gradients, _specification)
 
 
 def stpn(
@@ -281,9 +301,8 @@ def stpn(
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
     """`reference.stpn`."""
     y, _, f_T, power = _run(
-        x, h0, None, f0, weight, bias, lambda_, gamma, reset, lengths, power_weight,
-        options=options,
-    )  # fmt: skip
+        options, x, h0, None, f0, weight, bias, lambda_, gamma, reset, lengths, power_weight
+    )
     return y, f_T, power
 
 
@@ -295,7 +314,7 @@ def stpn_lstm(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
     """`reference.stpn_lstm`."""
     y, c_T, f_T, power = _run(
-        x, h0, c0, f0, weight, bias, lambda_, gamma, reset, lengths, power_weight, options=options
+        options, x, h0, c0, f0, weight, bias, lambda_, gamma, reset, lengths, power_weight
     )
     return y, c_T, f_T, power
 

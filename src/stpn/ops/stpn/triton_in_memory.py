@@ -51,7 +51,7 @@ def step(
     NORM: tl.constexpr, ACTIVATION: tl.constexpr, CLAMPED: tl.constexpr,
     RB: tl.constexpr, DB: tl.constexpr, DP: tl.constexpr,
 ):  # fmt: skip
-    """Step t of `stpn_on_chip.forward`, the last one, t = T, ends the update of F.
+    """Step t of `triton_on_chip.forward`, the last one, t = T, ends the update of F.
 
     f_T (B, R, DP) holds F all the time; saved (B, S, K, R) and cells (B, S, H) hold the last S
     steps.
@@ -248,7 +248,7 @@ def sweep(
     RB: tl.constexpr, DB: tl.constexpr, DP: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, RP: tl.constexpr, CP: tl.constexpr,
 ):  # fmt: skip
-    """Step t of `stpn_on_chip.backward`, whose segment starts at t0; t = T begins it.
+    """Step t of `triton_on_chip.backward`, whose segment starts at t0; t = T begins it.
 
     dF (B, R, DP) is dL/dF of step t + 1 before and of step t after. dot (B, R) = sum of df_T F_T,
     of norm post. sums (2, 2, COLUMNS, B, R), dh_sums (2, ROWS, B, H) and dcs (2, B, H) go from
@@ -369,7 +369,7 @@ def sweep(
             if CLAMPED:
                 if t > 0:  # no update made the first F
                     D_ = tl.where(tl.abs(f) < clamp, D_, 0.0)
-            if (t % 16 == 0) & (t > 0):  # see stpn_on_chip
+            if (t % 16 == 0) & (t > 0):  # see triton_on_chip
                 D_ = limited(D_, 1e18)
             D_ = tl.where(now != 0, 0.0, D_)
             du = tl.where(now != 0, 0.0, du)

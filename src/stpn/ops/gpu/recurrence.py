@@ -1,0 +1,73 @@
+"""A recurrence on the GPU as a function that autograd understands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Values = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """Its kernels, as functions of `tensors`, None where there is none, and `constants`."""
+
+    forward: Callable[..., tuple[Values, Values]]
+    """(constants, save, *tensors): the results, and what the backward pass needs beside tensors."""
+    backward: Callable[..., Values]
+    """(constants, needs, tensors, saved, gradients of the results): those of the first tensors."""
+    specification: Callable[..., Values]
+    """(constants, *tensors): the results, in plain PyTorch."""
+
+    @torch.compiler.disable  # a graph of torch.compile breaks here, as it does at nn.LSTM
+    def __call__(self, constants: Any, *tensors: Tensor | None) -> Values:
+        if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+            return _Function.apply(self, constants, *tensors)
+        return self.forward(constants, False, *tensors)[0]
+
+
+class _Function(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, recurrence: Recurrence, constants: Any, *tensors: Any) -> Values:
+        results, saved = recurrence.forward(constants, True, *tensors)
+        ctx.save_for_backward(*tensors, *saved)
+        ctx.recurrence, ctx.constants, ctx.count = recurrence, constants, len(tensors)
+        ctx.set_materialize_grads(False)
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        tensors, saved = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+        needs = ctx.needs_input_grad[2:]
+        # A graph of the gradient is wanted, for second derivatives, or many gradients at once.
+        if torch.is_grad_enabled() or torch._C._functorch.peek_interpreter_stack() is not None:
+            found = _specified(ctx.recurrence, ctx.constants, needs, tensors, gradients)
+        else:
+            found = ctx.recurrence.backward(ctx.constants, needs, tensors, saved, gradients)
+        none = (None,) * (ctx.count - len(found))
+        return None, None, *(f if n else None for f, n in zip(found, needs, strict=False)), *none
+
+
+def _specified(
+    recurrence: Recurrence, constants: Any, needs: Values, tensors: Values, gradients: Values
+) -> Values:
+    """The gradients through the specification, so that they have derivatives too."""
+    create_graph = torch.is_grad_enabled()
+    wanted = [k for k, needed in enumerate(needs) if needed]
+    values = list(tensors)
+    with torch.enable_grad():
+        for k in wanted:  # apart from the graph that one of them may have made of another
+            values[k] = values[k].view_as(values[k])
+        results = recurrence.specification(constants, *values)
+        both = zip(results, gradients, strict=True)
+        used = [(r, g) for r, g in both if g is not None and r.requires_grad]
+        found = torch.autograd.grad(
+            [r for r, _ in used], [values[k] for k in wanted], [g for _, g in used],
+            create_graph=create_graph, allow_unused=True,
+        )  # fmt: skip
+    by_place = dict(zip(wanted, found, strict=True))
+    return tuple(by_place.get(k) for k in range(len(tensors)))
