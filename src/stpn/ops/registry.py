@@ -181,9 +181,16 @@ def implementation(
         if name != AUTO:
             raise ValueError(f"backend {name!r} cannot run this: {reason}")
         if reason not in _said and not torch.compiler.is_compiling():
+            if _elsewhere(backend, inputs[0].device.type):
+                continue
             _said.add(reason)
             _logger.warning("this does not run on the backend %r: %s", backend.name, reason)
     return None
+
+
+def _elsewhere(backend: Backend, device: str) -> bool:
+    """Whether others than this backend and the specification are the ones for that device."""
+    return backend.device != device and any(other.device == device for other in _order[:-1])
 
 
 def dispatched(specification: Callable[P, R]) -> Callable[P, R]:
