@@ -287,3 +287,13 @@ def test_layers_run_on_the_backend(name: str) -> None:
         found.append([y, last, *(parameter.grad.clone() for parameter in layer.parameters())])
     for actual, expected in zip(*reversed(found), strict=True):
         assert distance(actual, expected.double()) < 1e-4
+
+
+def test_the_meter_reads_a_layer_on_the_backend() -> None:
+    layer, found = package.FastWeights(3, 2, batch_first=True), []
+    x = torch.randn(2, 3, 3)
+    for backend in ("reference", "triton"):
+        with package.use_backend(backend), package.EnergyMeter(layer) as meter:
+            layer(x)
+        found.append(meter.power)
+    assert found[1] == pytest.approx(found[0], rel=1e-4)

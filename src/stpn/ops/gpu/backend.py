@@ -83,7 +83,10 @@ def _trusted(recurrence: str) -> Callable[..., Any]:
 class Triton(Backend):
     name = "triton"
     device = "cpu" if interpreted() else "cuda"
-    recurrences: Mapping[str, Callable[..., Any]] = {name: _trusted(name) for name in _FOLDERS}
+    recurrences: Mapping[str, Callable[..., Any]] = {
+        **{name: _trusted(name) for name in _FOLDERS},
+        "plus_static_power": reference.plus_static_power,  # two operations of torch, anywhere
+    }
 
     @property
     def detail(self) -> str:  # type: ignore[override]
@@ -104,6 +107,8 @@ class Triton(Backend):
         x = inputs[0]
         if x.device.type != device_type():
             return f"its kernels run on a GPU, not on {x.device.type}"
+        if recurrence not in _FOLDERS:
+            return None
         reason = needs_plain_pytorch()
         if reason is not None:
             return reason

@@ -25,9 +25,10 @@ class Recurrence:
 
     @torch.compiler.disable  # a graph of torch.compile breaks here, as it does at nn.LSTM
     def __call__(self, constants: Any, *tensors: Tensor | None) -> Values:
-        if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
-            return _Function.apply(self, constants, *tensors)
-        return self.forward(constants, False, *tensors)[0]
+        with torch.cuda.device_of(tensors[0]):  # Triton launches on the device that is current
+            if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+                return _Function.apply(self, constants, *tensors)
+            return self.forward(constants, False, *tensors)[0]
 
 
 class _Function(torch.autograd.Function):

@@ -325,10 +325,11 @@ def _step(
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
     """The new h, c and power; f is updated in place."""
     direct = f.is_contiguous() and f.shape[2] % 4 == 0
-    y, c_T, f_T, power, *_ = _forward(
-        options, False, x.unsqueeze(1), h, c, f, weight, bias, lambda_, gamma, None, None,
-        power_weight, f_T=f if direct else None,
-    )  # fmt: skip
+    with torch.cuda.device_of(x):
+        y, c_T, f_T, power, *_ = _forward(
+            options, False, x.unsqueeze(1), h, c, f, weight, bias, lambda_, gamma, None, None,
+            power_weight, f_T=f if direct else None,
+        )  # fmt: skip
     if direct:  # autograd is to notice, as it does of torch's own operations in place
         torch.autograd.graph.increment_version(f)
     else:
