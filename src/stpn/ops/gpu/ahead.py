@@ -42,7 +42,8 @@ def resources(kernel: Any, arguments: dict[str, Any], warps: int, target: GPUTar
     signature, constants, attributes = {}, {}, {}
     for index, parameter in enumerate(kernel.params):
         value = arguments[parameter.name]
-        if parameter.is_constexpr or value is None:
+        one = type(value) is int and value == 1 and not parameter.do_not_specialize
+        if parameter.is_constexpr or value is None or one:  # as a launch does
             signature[parameter.name] = "constexpr"
             constants[parameter.name] = value
         elif isinstance(value, Tensor):
