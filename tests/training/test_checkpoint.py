@@ -169,6 +169,29 @@ def test_a_checkpoint_of_another_optimizer_is_refused():
         checkpoint.load_optimizer(torch.optim.Adam(large.parameters()), state)
 
 
+@pytest.mark.parametrize("change", ["text", "shape", "missing"])
+def test_an_optimizer_that_was_tampered_with_is_refused(change):
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.randn(5, 3)).sum().backward()
+    optimizer.step()
+    state = optimizer.state_dict()
+    if change == "missing":
+        del state["state"][0]["exp_avg"]
+    else:
+        state["state"][0]["exp_avg"] = "x" if change == "text" else torch.zeros(7)
+    with pytest.raises(CheckpointError, match="does not fit this optimizer"):
+        checkpoint.load_optimizer(torch.optim.Adam(model.parameters()), state)
+
+
+@pytest.mark.parametrize("wrong", ["x", [1], None, {"a": 1}, 10**400])
+def test_a_counter_must_be_a_number(wrong):
+    own = {"done": 3, "nested": {"loss": 0.5, "none": None}, "betas": (0.9, 0.99)}
+    assert checkpoint.like({"done": 4, "new": "y", "betas": [1, 2]}, own)
+    with pytest.raises(TypeError, match="'nested', 'loss' is a"):
+        checkpoint.like({"nested": {"loss": wrong}}, own)
+
+
 def test_floats_are_exact(path):
     values = [math.pi, 1e-310, float("inf"), -0.0, 0.1 + 0.2]
     checkpoint.write(path, {"values": values})

@@ -170,7 +170,36 @@ def load_module(module: torch.nn.Module, state: Mapping[str, Tensor], what: str 
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    misfit = "the checkpoint does not fit this optimizer"
     try:
         optimizer.load_state_dict(dict(state))
     except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"the checkpoint does not fit this optimizer: {error}") from error
+        raise CheckpointError(f"{misfit}: {error}") from error
+    names = {frozenset(values) for values in optimizer.state.values()}
+    if len(names) > 1:
+        raise CheckpointError(f"{misfit}: what it keeps differs between parameters")
+    for parameter, values in optimizer.state.items():
+        for name, value in values.items():
+            if isinstance(value, Tensor) and value.shape in (parameter.shape, torch.Size([])):
+                continue
+            if isinstance(value, Tensor) or not fits(value, float | bool | None):
+                raise CheckpointError(f"{misfit}: {name!r} is not of its parameter's shape")
+
+
+def like(state: Any, own: Any, place: str = "the state") -> Any:
+    """`state`, if what it shares with the state of a new trainer is of the same kinds.
+
+    A checkpoint that was tampered with is refused here, not in the middle of the training.
+    """
+    if isinstance(own, dict) and isinstance(state, dict):
+        for name in own.keys() & state.keys():
+            like(state[name], own[name], f"{place}, {name!r}")
+        return state
+    if isinstance(own, list | tuple) and isinstance(state, list | tuple):
+        for index, (theirs, ours) in enumerate(zip(state, own, strict=False)):
+            like(theirs, ours, f"{place}, item {index}")
+        return state
+    numbers = isinstance(own, int | float | np.generic) and fits(state, float | bool)
+    if own is None or numbers or isinstance(state, type(own)):
+        return state
+    raise TypeError(f"{place} is a {type(state).__name__}, not a {type(own).__name__}")

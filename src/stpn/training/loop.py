@@ -162,7 +162,8 @@ class Loop:
             state = checkpoint.read(self.run.checkpoint)
             self._check_identity(state)
             with checkpoint.explain_misfit(self.run.checkpoint, self.trainer):
-                self.trainer.load_state_dict(state["trainer"])
+                own = self.trainer.state_dict()
+                self.trainer.load_state_dict(checkpoint.like(state["trainer"], own))
                 torch.set_rng_state(state["torch_rng"])
                 kept = int(state["rows"])
                 if "rows_checksum" in state:  # checkpoints of earlier versions have none

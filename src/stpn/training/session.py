@@ -111,7 +111,8 @@ def restored(path: str | Path, *, env: str | None = None, **settings: Any) -> It
     config = trusted(from_dict({**run.config, **settings}), env, run.path)
     with _machine(config) as config, built(config, plain=True) as trainer:
         with checkpoint.explain_misfit(run.checkpoint, trainer):
-            trainer.load_state_dict(checkpoint.read(run.checkpoint)["trainer"])
+            state = checkpoint.read(run.checkpoint)["trainer"]
+            trainer.load_state_dict(checkpoint.like(state, trainer.state_dict()))
         yield trainer
 
 
