@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "call.h"
+#include "operands.h"
 #include "team.h"
 
 namespace nb = nanobind;
@@ -92,12 +93,12 @@ NB_MODULE(_native, m) {
   using stpn::Call;
   nb::set_leak_warnings(false);  // objects that outlive the interpreter are no concern of a user
   auto call = nb::class_<Call>(m, "Call").def(nb::init<>());
-#define FIELD(name) call.def_rw(#name, &Call::name)
+#define FIELD(name) call.def_rw(#name, &Call::name), stpn::remember(#name, &Call::name)
   FIELD(cell); FIELD(norm); FIELD(activation); FIELD(recurrent); FIELD(is_double); FIELD(threads); FIELD(clamp);
   FIELD(B); FIELD(T); FIELD(I); FIELD(H); FIELD(segment_bytes);
   FIELD(x); FIELD(x_sb); FIELD(x_st); FIELD(h0); FIELD(c0); FIELD(f0); FIELD(weight); FIELD(bias);
   FIELD(gamma); FIELD(gamma_sr); FIELD(gamma_sc);
-  call.def_rw("lambda_", &Call::lambda);
+  call.def_rw("lambda_", &Call::lambda), stpn::remember("lambda_", &Call::lambda);
   FIELD(lambda_sr); FIELD(lambda_sc);
   FIELD(reset); FIELD(reset_sb); FIELD(reset_st); FIELD(lengths); FIELD(power_weight);
   FIELD(alpha); FIELD(mod_v); FIELD(mod_d); FIELD(eta); FIELD(ln_weight); FIELD(ln_bias); FIELD(decay); FIELD(rate); FIELD(ln_eps);
@@ -106,6 +107,7 @@ NB_MODULE(_native, m) {
   FIELD(dx); FIELD(dx_sb); FIELD(dx_st); FIELD(dh0); FIELD(dc0); FIELD(df0); FIELD(dweight); FIELD(dbias);
   FIELD(dlambda); FIELD(dgamma); FIELD(dalpha); FIELD(dmod_v); FIELD(dmod_d); FIELD(deta); FIELD(dln_weight); FIELD(dln_bias);
 #undef FIELD
+  stpn::bind_operands(m);
 
   using stpn::CellKind;
   nb::enum_<CellKind>(m, "Cell", nb::is_arithmetic())
@@ -136,9 +138,6 @@ NB_MODULE(_native, m) {
     c.power_weight = power_weight, c.B = B, c.T = T, c.I = I, c.H = H, c.is_double = is_double;
     stpn::add_static_power(c);
   }, nb::call_guard<nb::gil_scoped_release>(), "By addresses, strides and sizes: less to say than a Call.");
-  m.def("is_zero", [](uintptr_t address, bool is_double) {
-    return is_double ? *reinterpret_cast<double*>(address) == 0 : *reinterpret_cast<float*>(address) == 0;
-  }, "Whether the number at an address is zero.");
   m.def("instruction_sets", stpn::instruction_sets, "What this machine can run, best first.");
   m.def("instruction_set", [] { return std::string(stpn::chosen->name); });
   m.def("use_instruction_set", stpn::use_instruction_set);

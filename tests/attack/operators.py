@@ -15,7 +15,6 @@ from torch import Tensor
 
 from stpn.ops.fast_weights import native as fast_weights
 from stpn.ops.modplast import native as modplast
-from stpn.ops.operands import shapes
 from stpn.ops.stpn import native as stpn
 
 from . import Broken, attack
@@ -105,7 +104,7 @@ def _inputs(random: Random, name: str) -> Arguments:
     absent = {"c0"} if not gated else set()
     absent |= random.choice([{"eta"}, {"v", "d"}])
     arguments: Arguments = {}
-    for operand, shape in zip(operator.operands, shapes(operator.operands, sizes), strict=True):
+    for operand, shape in zip(operator.operands, operator.operands.shapes(sizes), strict=True):
         spare = operand.name in OPTIONAL and random.random() < 0.5
         if spare or operand.name in absent:
             arguments[operand.name] = None

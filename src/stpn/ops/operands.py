@@ -19,12 +19,13 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import Any, ClassVar, get_args, get_type_hints
 
 import torch
 from torch import Tensor
 
 from stpn import _native
+from stpn._native import Layout
 
 FLOATS = (torch.float32, torch.float64)
 
@@ -72,6 +73,7 @@ class Operand:
     """Of the call; "": the operand's name."""
     name: str = ""
     optional: bool = False
+    layout: ClassVar[int] = Layout.block
 
     def check(self, tensor: Tensor, shape: Shape, dtype: torch.dtype) -> None:
         """A kernel takes an address: whatever else it assumes of a tensor is asked here."""
@@ -97,71 +99,75 @@ class Operand:
     def fits(self, actual: Shape, expected: Shape) -> bool:
         return actual == expected
 
-    def put(self, call: _native.Call, tensor: Tensor, shape: Shape, kept: list[Tensor]) -> None:
-        tensor = _resolved(tensor).contiguous()
-        kept.append(tensor)
-        setattr(call, self.field, tensor.data_ptr())
-
 
 class Sequence(Operand):
     """An array (B, T, ...), which may have strides of its own."""
 
-    def put(self, call: _native.Call, tensor: Tensor, shape: Shape, kept: list[Tensor]) -> None:
-        tensor = _resolved(tensor)
-        if len(shape) == 3:
-            tensor = in_rows(tensor)
-        kept.append(tensor)
-        strides = tensor.stride()
-        setattr(call, self.field, tensor.data_ptr())
-        setattr(call, self.field + "_sb", strides[0])
-        setattr(call, self.field + "_st", strides[1])
+    layout = Layout.sequence
 
 
 class Start(Operand):
     """An initial state. One zero that is expanded, as layers start with, is as good as none."""
 
-    def put(self, call: _native.Call, tensor: Tensor, shape: Shape, kept: list[Tensor]) -> None:
-        if any(tensor.stride()) or not tensor.numel() or not _is_zero(tensor):
-            super().put(call, tensor, shape, kept)
+    layout = Layout.start
 
 
 class Rate(Operand):
     """lambda or gamma: per synapse (R, D), per row (R, 1) or one for all (1, 1)."""
 
+    layout = Layout.rate
+
     def fits(self, actual: Shape, expected: Shape) -> bool:
         return actual == expected or actual in ((expected[0], 1), (1, 1))
 
-    def put(self, call: _native.Call, tensor: Tensor, shape: Shape, kept: list[Tensor]) -> None:
-        super().put(call, tensor, shape, kept)
-        # By shape, not by stride: the stride of a dimension of size 1 says nothing.
-        actual = tensor.shape
-        row, column = (shape[1], 1) if actual == shape else (0 if actual[0] == 1 else 1, 0)
-        stem = self.field.rstrip("_")
-        setattr(call, stem + "_sr", row)
-        setattr(call, stem + "_sc", column)
 
+class Operands(tuple[Operand, ...]):
+    """The tensors of a call, in order, and their places in it."""
 
-def operands(described: type) -> tuple[Operand, ...]:
-    """The tensors of a described named tuple, in order."""
-    found = []
-    for name, hint in get_type_hints(described, include_extras=True).items():
-        for note in getattr(hint, "__metadata__", ()):
-            optional = type(None) in get_args(hint.__origin__)
-            field = note.field or name
-            found.append(replace(note, name=name, field=field, optional=optional))
-    return tuple(found)
+    def __init__(self, operands: Iterable[Operand]) -> None:
+        self._table = _native.Table(torch.strided)
+        for operand in self:
+            self._table.add(operand.field, operand.layout, operand.optional, operand.dtype)
+
+    @classmethod
+    def of(cls, described: type) -> Operands:
+        """Those of a named tuple."""
+        found = []
+        for name, hint in get_type_hints(described, include_extras=True).items():
+            for note in getattr(hint, "__metadata__", ()):
+                optional = type(None) in get_args(hint.__origin__)
+                found.append(replace(note, name=name, field=note.field or name, optional=optional))
+        return cls(found)
+
+    def shapes(self, sizes: dict[str, int]) -> tuple[Shape, ...]:
+        return tuple(tuple(sizes[letter] for letter in operand.sizes.split()) for operand in self)
+
+    def fill(
+        self,
+        call: _native.Call,
+        tensors: tuple[Any, ...],
+        shapes: tuple[Shape, ...],
+        dtype: torch.dtype,
+    ) -> list[Tensor] | None:
+        """Check the tensors and tell the call where they are.
+
+        Returns copies that must outlive the call, of tensors that lie otherwise in memory than a
+        kernel wants them.
+        """
+        copies = self._table.fill(call, tensors, shapes, dtype)
+        if isinstance(copies, int):
+            operand, tensor = self[copies], tensors[copies]
+            operand.check(present(operand.name, tensor), shapes[copies], dtype)
+            raise RuntimeError(f"{operand.name}: the kernels do not take this tensor")
+        return copies
 
 
 def schema(described: type) -> dict[str, str]:
     """The type of every field, as torch writes it in the schema of an operator."""
-    types = {operand.name: f"Tensor{'?' * operand.optional}" for operand in operands(described)}
+    types = {o.name: f"Tensor{'?' * o.optional}" for o in Operands.of(described)}
     for name, hint in get_type_hints(described).items():
         types.setdefault(name, getattr(hint, "__name__", ""))
     return types
-
-
-def shapes(described: Iterable[Operand], sizes: dict[str, int]) -> tuple[Shape, ...]:
-    return tuple(tuple(sizes[letter] for letter in operand.sizes.split()) for operand in described)
 
 
 def new_call(cell: int, norm: int, dtype: torch.dtype, work: int) -> _native.Call:
@@ -171,24 +177,6 @@ def new_call(cell: int, norm: int, dtype: torch.dtype, work: int) -> _native.Cal
     call.threads = torch.get_num_threads() if work >= _WORTH_A_TEAM else 1
     call.segment_bytes = SEGMENT_BYTES
     return call
-
-
-def fill(
-    call: _native.Call,
-    described: Iterable[Operand],
-    tensors: Iterable[Tensor | None],
-    shapes: Iterable[Shape],
-    dtype: torch.dtype,
-) -> list[Tensor]:
-    """Check the tensors and give the call their addresses; returns what must outlive the call."""
-    kept: list[Tensor] = []
-    for operand, tensor, shape in zip(described, tensors, shapes, strict=False):
-        if tensor is not None:
-            operand.check(tensor, shape, dtype)
-            operand.put(call, tensor, shape, kept)
-        elif not operand.optional:
-            present(operand.name, tensor)
-    return kept
 
 
 def present(name: str, tensor: Tensor | None) -> Tensor:
@@ -227,15 +215,6 @@ def last_size(name: str, tensor: Tensor) -> int:
 def in_rows(tensor: Tensor) -> Tensor:
     """The same values with a contiguous last dimension."""
     return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
-
-
-def _is_zero(tensor: Tensor) -> bool:
-    return _native.is_zero(tensor.data_ptr(), tensor.dtype == torch.float64)
-
-
-def _resolved(tensor: Tensor) -> Tensor:
-    """Memory that holds the values themselves, not what is still to be negated."""
-    return tensor.resolve_neg() if tensor.is_neg() else tensor
 
 
 def _allocated(tensor: Tensor) -> bool:

@@ -17,14 +17,12 @@ from torch import Tensor
 from stpn import _native
 from stpn.ops.operands import (
     Operand,
+    Operands,
     Sequence,
-    fill,
     float_dtype,
     new_call,
-    operands,
     present,
     schema,
-    shapes,
 )
 from stpn.ops.tracing import traced
 
@@ -86,16 +84,18 @@ class Operator(Generic[InputsT, ResultsT]):
         raise NotImplementedError
 
     def __init__(self) -> None:
-        self.operands = operands(self.inputs)
-        self._results = operands(self.results)
+        self.operands = Operands.of(self.inputs)
+        self._results = Operands.of(self.results)
         self._tensors = len(self.operands)
         self._places = tuple(k for k, o in enumerate(self.operands) if o.differentiable)
-        self._of_results = tuple(
+        self._saving = Operands([*self._results, replace(_SAVED, optional=True)])
+        self._of_results = Operands(
             replace(o, name=f"d{o.name}", field=f"d{o.field}", optional=True) for o in self._results
         )
-        self._of_inputs = tuple(_gradient(self.operands[k]) for k in self._places)
-        self._input_shapes = lru_cache(256)(lambda s: shapes(self.operands, s._asdict()))
-        self._result_shapes = lru_cache(256)(lambda s: shapes(self._results, s._asdict()))
+        self._from_forward = Operands([self._results[0], _SAVED, *self._of_results])
+        self._of_inputs = Operands(_gradient(self.operands[k]) for k in self._places)
+        self._input_shapes = lru_cache(256)(lambda s: self.operands.shapes(s._asdict()))
+        self._result_shapes = lru_cache(256)(lambda s: self._results.shapes(s._asdict()))
         self._define()
         self._eager = self._function()
 
@@ -117,14 +117,14 @@ class Operator(Generic[InputsT, ResultsT]):
 
     # --- On the kernels --------------------------------------------------------------------------
 
-    def call(self, inputs: InputsT) -> tuple[_native.Call, Sizes, list[Tensor]]:
+    def call(self, inputs: InputsT) -> tuple[_native.Call, Sizes, list[Tensor] | None]:
         """A call with its inputs, and what must outlive it."""
         dtype = float_dtype(self.operands[0].name, inputs[0])
         sizes = self.sizes(inputs)
         call = new_call(*self.kind(inputs), dtype, sizes.B * sizes.T * sizes.R * sizes.D)
         call.B, call.T, call.I, call.H = sizes.B, sizes.T, sizes.I, sizes.H
         self.set_options(call, inputs)
-        kept = fill(call, self.operands, inputs, self._input_shapes(sizes), dtype)
+        kept = self.operands.fill(call, inputs, self._input_shapes(sizes), dtype)
         lengths = inputs.lengths  # type: ignore[attr-defined]
         if lengths is not None and sizes.B and not 1 <= lengths.min() <= lengths.max() <= sizes.T:
             raise ValueError(f"lengths: expected 1 to {sizes.T}, got {lengths.tolist()}")
@@ -132,53 +132,43 @@ class Operator(Generic[InputsT, ResultsT]):
 
     def _forward(self, inputs: InputsT, save: bool) -> tuple[Tensor | None, ...]:
         """The results, and what the backward pass needs, if it is to be saved."""
-        call, sizes, kept = self.call(inputs)
-        new = inputs[0].new_empty
-        results: list[Tensor | None] = []
-        described = zip(self._results, self._result_shapes(sizes), self.gives(inputs), strict=True)
-        for operand, shape, given in described:
-            result = new(shape) if given else None
-            if result is not None:
-                operand.put(call, result, shape, kept)
-            results.append(result)
-        saved = new(self._saved_shape(inputs, sizes)) if save else None
-        if saved is not None and saved.numel():
-            call.saved, call.saved_size = saved.data_ptr(), saved.shape[1]
+        call, sizes, _kept = self.call(inputs)
+        new, wanted = inputs[0].new_empty, (*self.gives(inputs), save)
+        result_shapes = (*self._result_shapes(sizes), self._saved_shape(inputs, sizes))
+        both = zip(result_shapes, wanted, strict=True)
+        results = tuple([new(shape) if given else None for shape, given in both])
+        call.saved_size = result_shapes[-1][1]
+        self._saving.fill(call, results, result_shapes, inputs[0].dtype)
         _native.forward(call)
-        return *results, saved
+        return results
 
     def _backward(
         self,
         inputs: InputsT,
         y: Tensor,
         saved: Tensor,
-        grads: Iterable[Tensor | None],
+        grads: tuple[Tensor | None, ...],
         needs: list[bool],
-    ) -> list[Tensor | None]:
+    ) -> tuple[Tensor | None, ...]:
         """Gradients of the differentiable inputs, None where they are not needed."""
-        call, sizes, kept = self.call(inputs)
+        call, sizes, _kept = self.call(inputs)
         dtype, result_shapes = inputs[0].dtype, self._result_shapes(sizes)
-        kept += fill(call, self._results, [y], result_shapes, dtype)
+        saved_shape = self._saved_shape(inputs, sizes)
         for operand, grad, given in zip(self._of_results, grads, self.gives(inputs), strict=True):
             if grad is not None and not given:
                 raise ValueError(
                     f"{operand.name}: expected None, as there is no {operand.name[1:]}"
                 )
-        kept += fill(call, self._of_results, grads, result_shapes, dtype)
-        _SAVED.check(present("saved", saved), self._saved_shape(inputs, sizes), dtype)
-        if saved.numel():
-            saved = saved.contiguous()
-            call.saved, call.saved_size = saved.data_ptr(), saved.shape[1]
+        call.saved_size = saved_shape[1]
+        shapes = (result_shapes[0], saved_shape, *result_shapes)
+        _results = self._from_forward.fill(call, (y, saved, *grads), shapes, dtype)
         if len(needs) != len(self._places):
             raise ValueError(f"needs: expected {len(self._places)} values, got {len(needs)}")
-        gradients: list[Tensor | None] = []
-        for operand, place, needed in zip(self._of_inputs, self._places, needs, strict=True):
-            tensor = inputs[place]
-            gradient = None
-            if needed and tensor is not None:
-                gradient = tensor.new_empty(tensor.shape)
-                operand.put(call, gradient, tensor.shape, kept)
-            gradients.append(gradient)
+        wanted = zip(self._places, needs, strict=True)
+        tensors = [inputs[place] if needed else None for place, needed in wanted]
+        gradients = tuple([None if t is None else t.new_empty(t.shape) for t in tensors])
+        gradient_shapes = tuple([() if t is None else t.shape for t in tensors])
+        self._of_inputs.fill(call, gradients, gradient_shapes, dtype)
         _native.backward(call)
         return gradients
 
@@ -203,7 +193,7 @@ class Operator(Generic[InputsT, ResultsT]):
 
             @staticmethod
             def backward(ctx: Any, *grads: Any) -> Any:
-                return operator._gradient(ctx, operator._backward, grads)
+                return operator._gradient(ctx, operator._backward, grads[:-1])
 
         return Eager
 
@@ -215,18 +205,19 @@ class Operator(Generic[InputsT, ResultsT]):
     def _gradient(self, ctx: Any, backward: Callable[..., Any], grads: tuple[Any, ...]) -> Any:
         """The gradient of every input; None for those without one."""
         *tensors, y, saved = ctx.saved_tensors
-        inputs = self.inputs(*tensors, *ctx.options)
-        needs = [ctx.needs_input_grad[place] for place in self._places]
-        given = zip(grads, self.gives(inputs), strict=False)
-        grads = tuple(grad if there else None for grad, there in given)
-        # A graph of the gradient is wanted, for second derivatives, or many gradients at once.
-        if torch.is_grad_enabled() or any(map(_batched, grads)):
+        inputs, needed = self.inputs(*tensors, *ctx.options), ctx.needs_input_grad
+        needs = [needed[place] for place in self._places]
+        if torch.is_grad_enabled():  # a graph of the gradient is wanted, for second derivatives
             gradients = self._specified_gradient(inputs, grads, needs)
         else:
-            gradients = backward(inputs, y, saved, grads, needs)
-        by_place = dict(zip(self._places, gradients, strict=True))
-        wanted = enumerate(ctx.needs_input_grad)
-        return tuple(by_place.get(place) if needed else None for place, needed in wanted)
+            try:
+                gradients = backward(inputs, y, saved, grads, needs)
+            except NotImplementedError:  # many gradients at once have no memory to point to
+                gradients = self._specified_gradient(inputs, grads, needs)
+        returned: list[Tensor | None] = [None] * len(needed)
+        for place, gradient in zip(self._places, gradients, strict=True):
+            returned[place] = gradient if needed[place] else None
+        return tuple(returned)
 
     def _specified_gradient(
         self, inputs: InputsT, grads: tuple[Any, ...], needs: list[bool]
@@ -240,7 +231,7 @@ class Operator(Generic[InputsT, ResultsT]):
                 values[place] = values[place].view_as(values[place])
             results = self.specification(self.inputs(*values))
             both = zip(results, grads, strict=True)
-            pairs = [(r, g) for r, g in both if g is not None and r.requires_grad]
+            pairs = [(r, g) for r, g in both if g is not None and r is not None and r.requires_grad]
             found = torch.autograd.grad(
                 [result for result, _ in pairs], [values[place] for place in wanted],
                 [grad for _, grad in pairs], create_graph=create_graph, allow_unused=True,
@@ -266,7 +257,7 @@ class Operator(Generic[InputsT, ResultsT]):
         )
         torch.library.register_autograd(
             f"stpn::{self.name}",
-            lambda ctx, *grads: self._gradient(ctx, self._dispatched_backward, grads),
+            lambda ctx, *grads: self._gradient(ctx, self._dispatched_backward, grads[:-1]),
             setup_context=lambda ctx, inputs, output: self._setup(ctx, inputs, output),
             lib=_library,
         )
@@ -284,7 +275,7 @@ class Operator(Generic[InputsT, ResultsT]):
         check_devices(**self._named(inputs))
         sizes = self.sizes(inputs)
         wanted = (*self.gives(inputs), save)
-        all_shapes = (*shapes(self._results, sizes._asdict()), self._saved_shape(inputs, sizes))
+        all_shapes = (*self._results.shapes(sizes._asdict()), self._saved_shape(inputs, sizes))
         return tuple(
             inputs[0].new_empty(shape if given else 0)
             for shape, given in zip(all_shapes, wanted, strict=True)
@@ -300,7 +291,7 @@ class Operator(Generic[InputsT, ResultsT]):
 
     def _run_backward_op(self, *args: Any) -> tuple[Tensor, ...]:
         inputs, (y, saved, *grads), needs = self._split(args)
-        return _filled(self._backward(inputs, y, saved, grads, needs), inputs[0])
+        return _filled(self._backward(inputs, y, saved, tuple(grads), needs), inputs[0])
 
     def _fake_backward_op(self, *args: Any) -> tuple[Tensor, ...]:
         inputs, of_results, needs = self._split(args)
@@ -318,28 +309,24 @@ class Operator(Generic[InputsT, ResultsT]):
     def _dispatched_backward(
         self, inputs: InputsT, y: Tensor, saved: Tensor, grads: Iterable[Any], needs: list[bool]
     ) -> Any:
-        return self._backward_op(*inputs, y, saved, *grads, needs)
+        both = zip(grads, self.gives(inputs), strict=True)  # what is not there may be asked for
+        given = (grad if there else None for grad, there in both)
+        return self._backward_op(*inputs, y, saved, *given, needs)
 
 
-_SAVED = Operand("", name="saved")
+_SAVED = Operand("", name="saved", field="saved")
 
 
 def _gradient(operand: Operand) -> Operand:
     """Gradients of parameters are written as one block, in the shape that the parameter has."""
     kind = Sequence if isinstance(operand, Sequence) else Operand
-    return kind(operand.sizes, field="d" + operand.field.rstrip("_"), name="d" + operand.name)
+    name, field = f"d{operand.name}", f"d{operand.field.rstrip('_')}"
+    return kind(operand.sizes, field=field, name=name, optional=True)
 
 
 @lru_cache
 def _record_size(cell: int, norm: int, power: bool, dtype: torch.dtype) -> tuple[int, int]:
     return _native.record_size(cell, norm, power, dtype == torch.float64)
-
-
-def _batched(grad: Tensor | None) -> bool:
-    functorch = torch._C._functorch
-    return grad is not None and (
-        functorch.is_batchedtensor(grad) or functorch.is_legacy_batchedtensor(grad)
-    )
 
 
 def _filled(results: Iterable[Tensor | None], like: Tensor) -> tuple[Tensor, ...]:

@@ -49,13 +49,13 @@ class _FastWeights(Operator[Inputs, Results]):
         return Cell.fast_weights, Norm.none
 
     def set_options(self, call: _native.Call, inputs: Inputs) -> None:
-        if not 0 < inputs.decay < math.inf:
-            raise ValueError(f"decay: expected a positive number, got {inputs.decay}")
-        for name in ("rate", "eps"):
-            if not math.isfinite(getattr(inputs, name)):
-                raise ValueError(f"{name}: expected a finite number, got {getattr(inputs, name)}")
+        decay, rate, eps = inputs.decay, inputs.rate, inputs.eps
+        if not 0 < decay < math.inf:
+            raise ValueError(f"decay: expected a positive number, got {decay}")
+        if not (math.isfinite(rate) and math.isfinite(eps)):
+            raise ValueError(f"rate, eps: expected finite numbers, got {rate}, {eps}")
         call.recurrent = 1
-        call.decay, call.rate, call.ln_eps = inputs.decay, inputs.rate, inputs.eps
+        call.decay, call.rate, call.ln_eps = decay, rate, eps
 
     def gives(self, inputs: Inputs) -> tuple[bool, ...]:
         return True, True, inputs.power_weight is not None

@@ -142,7 +142,8 @@ def _rate(tensor: Tensor, weight: Tensor) -> Tensor:
     """lambda or gamma in a shape that the kernel knows: (R, D), (R, 1) or (1, 1)."""
     if tensor is None or weight is None:
         return tensor  # refused with all others
-    if tensor.dim() == 2 and tensor.shape in (weight.shape, (weight.shape[0], 1), (1, 1)):
+    shape, full = tensor.shape, weight.shape
+    if shape == full or shape in ((full[0], 1), (1, 1)):
         return tensor
     return tensor.expand(weight.shape)
 
