@@ -18,7 +18,8 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "own_backend.py"
 
 @pytest.fixture
 def example() -> Iterator[dict[str, Any]]:
-    before, order = dict(registry._backends), registry._order
+    before = {backend.name: backend for backend in stpn.backends()}
+    order = registry._order
     yield runpy.run_path(str(EXAMPLE))
     registry._backends.clear()
     registry._backends.update(before)
