@@ -116,3 +116,10 @@ def test_impossible_searches_are_refused_before_anything_starts(tmp_path, capsys
     assert main(["tune", "art", *FLAGS, *flags, "--out", str(tmp_path)]) == 2
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_ray_kept_of_a_search_is_not_read_unasked(tmp_path, capsys):
+    pytest.importorskip("ray")
+    (tmp_path / "art" / "stpnr" / "ray").mkdir(parents=True)
+    assert main(["tune", "art", "--model", "stpnr", *FLAGS, "--out", str(tmp_path)]) == 2
+    assert "add --trusted to go on" in capsys.readouterr().err
