@@ -278,7 +278,7 @@ def test_wrong_operands_are_errors_that_name_them(case: str) -> None:
         run(backends, given, **fixed)
 
 
-RIVALS_WRONG: dict[str, tuple[str, int, Tensor, type[Exception], str]] = {
+BASELINES_WRONG: dict[str, tuple[str, int, Tensor, type[Exception], str]] = {
     "modplast state": ("modplast", 2, draw(BATCH, HIDDEN, 1), ValueError, "f0"),
     "modplast alpha": ("modplast", 4, draw(HIDDEN, 1), ValueError, "alpha"),
     "modplast v": ("modplast", 5, draw(1), ValueError, "v"),
@@ -288,9 +288,9 @@ RIVALS_WRONG: dict[str, tuple[str, int, Tensor, type[Exception], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", RIVALS_WRONG)
-def test_wrong_operands_of_the_rivals_are_errors(case: str) -> None:
-    op, position, wrong, error, name = RIVALS_WRONG[case]
+@pytest.mark.parametrize("case", BASELINES_WRONG)
+def test_wrong_operands_of_the_baselines_are_errors(case: str) -> None:
+    op, position, wrong, error, name = BASELINES_WRONG[case]
     given: list[Any] = [
         draw(BATCH, STEPS, HIDDEN), draw(BATCH, HIDDEN), draw(BATCH, HIDDEN, HIDDEN),
         draw(HIDDEN, HIDDEN),
@@ -311,7 +311,7 @@ MISSING = {
 
 
 @pytest.mark.parametrize(("op", "name"), [(op, name) for op in MISSING for name in MISSING[op]])
-def test_missing_operands_of_the_rivals_are_errors(op: str, name: str) -> None:
+def test_missing_operands_of_the_baselines_are_errors(op: str, name: str) -> None:
     given: dict[str, Any] = {
         "p": draw(BATCH, STEPS, HIDDEN), "h0": draw(BATCH, HIDDEN),
         "f0": draw(BATCH, HIDDEN, HIDDEN), "weight": draw(HIDDEN, HIDDEN),

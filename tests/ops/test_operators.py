@@ -273,7 +273,7 @@ def test_what_is_saved_of_a_step_does_not_grow_with_the_synapses(gated, norm, po
 @pytest.mark.parametrize(
     ("name", "make"), [("modplast", modplast_arguments), ("fast_weights", fast_weights_arguments)]
 )
-def test_what_the_rivals_save_of_a_step_is_linear_in_the_neurons(name: str, make: Make) -> None:
+def test_what_the_baselines_save_of_a_step_is_linear_in_the_neurons(name: str, make: Make) -> None:
     *_, saved = getattr(torch.ops.stpn, name)(*make(grad=False, power=True), True)
     assert len(saved) == 1 + BATCH * STEPS
     assert saved.shape[1] <= 3 * HIDDEN + 1
