@@ -11,13 +11,15 @@
 namespace stpn {
 
 enum class CellKind : int64_t { kPlain, kLstm, kModPlast, kFastWeights };
-// How rows are normalised: not at all, G in the forward pass and F by the same norm, or F after its update.
+// How rows are normalised: not at all, G in the forward pass and F by the same norm, or F after its
+// update.
 enum Norm : int64_t { kNormNone, kNormPre, kNormPost };
 enum class Activation : int64_t { kTanh, kSigmoid, kRelu };
 
 struct Call {
-  int64_t cell = 0, norm = 0, activation = 0, recurrent = 0, is_double = 0, threads = 1;  // as the enums
-  double clamp = 0;  // infinite: none
+  int64_t cell = 0, norm = 0, activation = 0, recurrent = 0, is_double = 0,
+          threads = 1;  // as the enums
+  double clamp = 0;     // infinite: none
 
   int64_t B = 0, T = 0, I = 0, H = 0;
   int64_t segment_bytes = 0;  // that the F of a segment of the backward pass may take
@@ -29,18 +31,20 @@ struct Call {
   int64_t weight_sr = 0;              // stride of a row, where power is static
   int64_t lambda = 0, lambda_sr = 0, lambda_sc = 0;  // strides of row and column, 0 where shared
   int64_t gamma = 0, gamma_sr = 0, gamma_sc = 0;
-  int64_t reset = 0, reset_sb = 0, reset_st = 0;  // (B, T) bytes
-  int64_t lengths = 0;                            // (B) int64
-  int64_t power_weight = 0;                       // (D)
-  int64_t alpha = 0, mod_v = 0, mod_d = 0, eta = 0;   // ModPlast: (H, H), (H), (), ()
-  int64_t ln_weight = 0, ln_bias = 0;                 // Fast Weights: (H)
+  int64_t reset = 0, reset_sb = 0, reset_st = 0;     // (B, T) bytes
+  int64_t lengths = 0;                               // (B) int64
+  int64_t power_weight = 0;                          // (D)
+  int64_t alpha = 0, mod_v = 0, mod_d = 0, eta = 0;  // ModPlast: (H, H), (H), (), ()
+  int64_t ln_weight = 0, ln_bias = 0;                // Fast Weights: (H)
   double decay = 0, rate = 0, ln_eps = 0;
 
   // Forward results.
   int64_t y = 0, y_sb = 0, y_st = 0;  // (B, T, H)
   int64_t f_T = 0, c_T = 0;           // (B, R, D), (B, H)
   int64_t power = 0;                  // (B, T)
-  int64_t saved = 0, saved_size = 0;  // (1 + B T, saved_size): a heading, and what the backward pass needs of each step
+  int64_t saved = 0,
+          saved_size =
+              0;  // (1 + B T, saved_size): a heading, and what the backward pass needs of each step
 
   // Gradients of the results, then of the inputs.
   int64_t dy = 0, dy_sb = 0, dy_st = 0;
@@ -65,27 +69,7 @@ struct Kernels {
   void (*backward_double)(const Call&);
   void (*add_static_power_float)(const Call&);
   void (*add_static_power_double)(const Call&);
-  RecordSize (*record_size)(CellKind cell, Norm norm, bool power, bool is_double);
+  RecordSize (*record_size)(CellKind cell, Norm norm, bool power);
 };
-
-// Run body(context, thread, threads) on a team; returns when all are done.
-void run_team(int threads, void (*body)(void*, int, int), void* context);
-
-// Raise MemoryError, RuntimeError and ValueError in Python.
-[[noreturn]] void out_of_memory();
-[[noreturn]] void other_instruction_set();
-[[noreturn]] void invalid(const char* why);
-
-// Memory of the calling thread that later calls reuse; 64-byte aligned, contents arbitrary. Many
-// megabytes of it get large pages: backward over rows of 2,656 synapses goes through more memory than
-// a processor has addresses for in small ones; on the Pong layer they take 38% off it. Results, which
-// are new at each call, get none: where memory is fragmented, the system takes longer to make a large
-// page than small ones cost (the maze's layer then took 370 ms in place of 280).
-// Slot 0: what a call shares with its team; 1: what a member of the team has to itself; 2: what
-// members add up.
-void* scratch(int slot, uint64_t bytes);
-
-// After a call: a slot of many megabytes goes back to the system.
-void give_back(int slot);
 
 }  // namespace stpn

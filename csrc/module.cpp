@@ -15,8 +15,8 @@ namespace nb = nanobind;
 
 namespace stpn {
 
-#define STPN_DECLARE(isa) \
-  namespace isa {         \
+#define STPN_DECLARE(isa)       \
+  namespace isa {               \
   extern const Kernels kernels; \
   }
 STPN_DECLARE(baseline)
@@ -34,13 +34,15 @@ std::vector<const Kernels*> usable() {
   std::vector<const Kernels*> found;
 #if defined(STPN_AVX512)
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("fma"))
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("fma"))
     found.push_back(&avx512::kernels);
 #endif
 #if defined(STPN_AVX2)
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) found.push_back(&avx2::kernels);
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+    found.push_back(&avx2::kernels);
 #endif
   found.push_back(&baseline::kernels);
   return found;
@@ -50,24 +52,24 @@ const Kernels* chosen = usable().front();
 
 // What a call of the calling thread took (call.h).
 struct Tidy {
-  ~Tidy() { give_back(0), give_back(2); }
+  ~Tidy() {
+    give_back(kOfCall);
+    give_back(kOfSums);
+  }
 };
 
-void forward(const Call& c) {
+// The kernels of a call, of the precision that it asks for.
+template <class Function>
+void run(const Call& c, Function Kernels::*of_float, Function Kernels::*of_double) {
   const Tidy tidy;
-  if (!c.is_double) return chosen->forward_float(c);
-  (chosen->forward_double ? chosen : usable()[1])->forward_double(c);
+  if (!c.is_double) return (chosen->*of_float)(c);
+  (chosen->*of_double ? chosen->*of_double : baseline::kernels.*of_double)(c);
 }
 
-void backward(const Call& c) {
-  const Tidy tidy;
-  if (!c.is_double) return chosen->backward_float(c);
-  (chosen->backward_double ? chosen : usable()[1])->backward_double(c);
-}
-
+void forward(const Call& c) { run(c, &Kernels::forward_float, &Kernels::forward_double); }
+void backward(const Call& c) { run(c, &Kernels::backward_float, &Kernels::backward_double); }
 void add_static_power(const Call& c) {
-  if (!c.is_double) return chosen->add_static_power_float(c);
-  (chosen->add_static_power_double ? chosen : usable()[1])->add_static_power_double(c);
+  run(c, &Kernels::add_static_power_float, &Kernels::add_static_power_double);
 }
 
 std::vector<std::string> instruction_sets() {
@@ -93,20 +95,28 @@ NB_MODULE(_native, m) {
   using stpn::Call;
   nb::set_leak_warnings(false);  // objects that outlive the interpreter are no concern of a user
   auto call = nb::class_<Call>(m, "Call").def(nb::init<>());
-#define FIELD(name) call.def_rw(#name, &Call::name), stpn::remember(#name, &Call::name)
+  const auto field = [&](const char* name, auto member) {
+    call.def_rw(name, member);
+    stpn::remember(name, member);
+  };
+  // clang-format off
+#define FIELD(name) field(#name, &Call::name)
   FIELD(cell); FIELD(norm); FIELD(activation); FIELD(recurrent); FIELD(is_double); FIELD(threads); FIELD(clamp);
   FIELD(B); FIELD(T); FIELD(I); FIELD(H); FIELD(segment_bytes);
   FIELD(x); FIELD(x_sb); FIELD(x_st); FIELD(h0); FIELD(c0); FIELD(f0); FIELD(weight); FIELD(bias);
   FIELD(gamma); FIELD(gamma_sr); FIELD(gamma_sc);
-  call.def_rw("lambda_", &Call::lambda), stpn::remember("lambda_", &Call::lambda);
+  field("lambda_", &Call::lambda);
   FIELD(lambda_sr); FIELD(lambda_sc);
   FIELD(reset); FIELD(reset_sb); FIELD(reset_st); FIELD(lengths); FIELD(power_weight);
-  FIELD(alpha); FIELD(mod_v); FIELD(mod_d); FIELD(eta); FIELD(ln_weight); FIELD(ln_bias); FIELD(decay); FIELD(rate); FIELD(ln_eps);
+  FIELD(alpha); FIELD(mod_v); FIELD(mod_d); FIELD(eta); FIELD(ln_weight); FIELD(ln_bias);
+  FIELD(decay); FIELD(rate); FIELD(ln_eps);
   FIELD(y); FIELD(y_sb); FIELD(y_st); FIELD(f_T); FIELD(c_T); FIELD(power); FIELD(saved); FIELD(saved_size);
   FIELD(dy); FIELD(dy_sb); FIELD(dy_st); FIELD(df_T); FIELD(dc_T); FIELD(dpower);
   FIELD(dx); FIELD(dx_sb); FIELD(dx_st); FIELD(dh0); FIELD(dc0); FIELD(df0); FIELD(dweight); FIELD(dbias);
-  FIELD(dlambda); FIELD(dgamma); FIELD(dalpha); FIELD(dmod_v); FIELD(dmod_d); FIELD(deta); FIELD(dln_weight); FIELD(dln_bias);
+  FIELD(dlambda); FIELD(dgamma); FIELD(dalpha); FIELD(dmod_v); FIELD(dmod_d); FIELD(deta);
+  FIELD(dln_weight); FIELD(dln_bias);
 #undef FIELD
+  // clang-format on
   stpn::bind_operands(m);
 
   using stpn::CellKind;
@@ -125,27 +135,48 @@ NB_MODULE(_native, m) {
       .value("sigmoid", Activation::kSigmoid)
       .value("relu", Activation::kRelu);
 
-  m.def("record_size", [](int64_t cell, int64_t norm, bool power, bool is_double) {
-    const stpn::RecordSize size = stpn::chosen->record_size(CellKind(cell), stpn::Norm(norm), power, is_double);
-    return std::pair{size.per_unit, size.constant};
-  }, "cell"_a, "norm"_a, "power"_a, "is_double"_a, "Values saved of one step of a sequence, as (a, b) of a * H + b.");
+  m.def(
+      "record_size",
+      [](int64_t cell, int64_t norm, bool power, bool) {
+        const auto size = stpn::chosen->record_size(CellKind(cell), stpn::Norm(norm), power);
+        return std::pair{size.per_unit, size.constant};
+      },
+      "cell"_a, "norm"_a, "power"_a, "is_double"_a,
+      "Values saved of one step of a sequence, as (a, b) of a * H + b.");
   m.def("forward", stpn::forward, nb::call_guard<nb::gil_scoped_release>());
   m.def("backward", stpn::backward, nb::call_guard<nb::gil_scoped_release>());
-  m.def("add_static_power", [](int64_t power, int64_t x, int64_t x_sb, int64_t x_st, int64_t weight, int64_t weight_sr,
-                               int64_t power_weight, int64_t B, int64_t T, int64_t I, int64_t H, bool is_double) {
-    Call c;
-    c.power = power, c.x = x, c.x_sb = x_sb, c.x_st = x_st, c.weight = weight, c.weight_sr = weight_sr;
-    c.power_weight = power_weight, c.B = B, c.T = T, c.I = I, c.H = H, c.is_double = is_double;
-    stpn::add_static_power(c);
-  }, nb::call_guard<nb::gil_scoped_release>(), "By addresses, strides and sizes: less to say than a Call.");
+  m.def(
+      "add_static_power",
+      [](int64_t power, int64_t x, int64_t x_sb, int64_t x_st, int64_t weight, int64_t weight_sr,
+         int64_t power_weight, int64_t B, int64_t T, int64_t I, int64_t H, bool is_double) {
+        Call c;
+        c.power = power;
+        c.x = x;
+        c.x_sb = x_sb;
+        c.x_st = x_st;
+        c.weight = weight;
+        c.weight_sr = weight_sr;
+        c.power_weight = power_weight;
+        c.B = B;
+        c.T = T;
+        c.I = I;
+        c.H = H;
+        c.is_double = is_double;
+        stpn::add_static_power(c);
+      },
+      nb::call_guard<nb::gil_scoped_release>(),
+      "By addresses, strides and sizes: less to say than a Call.");
   m.def("instruction_sets", stpn::instruction_sets, "What this machine can run, best first.");
   m.def("instruction_set", [] { return std::string(stpn::chosen->name); });
   m.def("use_instruction_set", stpn::use_instruction_set);
-  m.def("use_openmp", [](uintptr_t parallel, uintptr_t thread_num, uintptr_t num_threads) {
-    stpn::OpenMP f;
-    f.parallel = reinterpret_cast<decltype(f.parallel)>(parallel);
-    f.thread_num = reinterpret_cast<decltype(f.thread_num)>(thread_num);
-    f.num_threads = reinterpret_cast<decltype(f.num_threads)>(num_threads);
-    stpn::use_openmp(f);
-  }, "Run on the threads of a loaded OpenMP runtime, by the addresses of its entry points.");
+  m.def(
+      "use_openmp",
+      [](uintptr_t parallel, uintptr_t thread_num, uintptr_t num_threads) {
+        stpn::OpenMP f;
+        f.parallel = reinterpret_cast<decltype(f.parallel)>(parallel);
+        f.thread_num = reinterpret_cast<decltype(f.thread_num)>(thread_num);
+        f.num_threads = reinterpret_cast<decltype(f.num_threads)>(num_threads);
+        stpn::use_openmp(f);
+      },
+      "Run on the threads of a loaded OpenMP runtime, by the addresses of its entry points.");
 }

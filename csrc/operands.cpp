@@ -1,5 +1,5 @@
-// The way of tensors into a call. All that a kernel assumes of them is asked here, of the tensors as
-// Python sees them; what is wrong with one is said there (stpn/ops/operands.py).
+// The way of tensors into a call. All that a kernel assumes of them is asked here, of the tensors
+// as Python sees them; what is wrong with one is said there (stpn/ops/operands.py).
 #include "operands.h"
 
 #include <nanobind/stl/string.h>
@@ -28,7 +28,8 @@ struct Dimensions {
   explicit Dimensions(nb::handle tuple) {
     const Py_ssize_t n = PyTuple_GET_SIZE(tuple.ptr());
     if (n > kMostDimensions) return;
-    for (Py_ssize_t k = 0; k < n; ++k) size[k] = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple.ptr(), k));
+    for (Py_ssize_t k = 0; k < n; ++k)
+      size[k] = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple.ptr(), k));
     if (!PyErr_Occurred()) rank = int(n);
     PyErr_Clear();
   }
@@ -46,12 +47,21 @@ struct Dimensions {
 
 // What is asked of a tensor, with names that Python need not look up anew.
 struct Names {
-  nb::object shape, stride, dtype, layout, is_cpu, is_neg, resolve_neg, contiguous, data_ptr, storage, nbytes, offset;
+  nb::object shape, stride, dtype, layout, is_cpu, is_neg, resolve_neg, contiguous, data_ptr,
+      storage, nbytes, offset;
   Names() {
-    const std::pair<nb::object*, const char*> all[] = {
-        {&shape, "shape"}, {&stride, "stride"}, {&dtype, "dtype"}, {&layout, "layout"}, {&is_cpu, "is_cpu"},
-        {&is_neg, "is_neg"}, {&resolve_neg, "resolve_neg"}, {&contiguous, "contiguous"}, {&data_ptr, "data_ptr"},
-        {&storage, "untyped_storage"}, {&nbytes, "nbytes"}, {&offset, "storage_offset"}};
+    const std::pair<nb::object*, const char*> all[] = {{&shape, "shape"},
+                                                       {&stride, "stride"},
+                                                       {&dtype, "dtype"},
+                                                       {&layout, "layout"},
+                                                       {&is_cpu, "is_cpu"},
+                                                       {&is_neg, "is_neg"},
+                                                       {&resolve_neg, "resolve_neg"},
+                                                       {&contiguous, "contiguous"},
+                                                       {&data_ptr, "data_ptr"},
+                                                       {&storage, "untyped_storage"},
+                                                       {&nbytes, "nbytes"},
+                                                       {&offset, "storage_offset"}};
     for (auto& [name, text] : all) *name = nb::steal(PyUnicode_InternFromString(text));
   }
 };
@@ -65,7 +75,9 @@ nb::object checked(PyObject* result) {
   if (!result) throw nb::python_error();
   return nb::steal(result);
 }
-nb::object get(nb::handle from, const nb::object& name) { return checked(PyObject_GetAttr(from.ptr(), name.ptr())); }
+nb::object get(nb::handle from, const nb::object& name) {
+  return checked(PyObject_GetAttr(from.ptr(), name.ptr()));
+}
 nb::object ask(nb::handle from, const nb::object& name) {
   return checked(PyObject_CallMethodNoArgs(from.ptr(), name.ptr()));
 }
@@ -82,7 +94,7 @@ struct Entry {
   bool optional;
   nb::object dtype;  // None: that of the call
   int64_t Call::*address;
-  int64_t Call::*first = nullptr;   // strides: of sequences and steps, or of rows and columns
+  int64_t Call::*first = nullptr;  // strides: of sequences and steps, or of rows and columns
   int64_t Call::*second = nullptr;
 };
 
@@ -94,8 +106,10 @@ class Table {
     Entry entry{layout, optional, std::move(dtype), fields().at(field)};
     std::string stem = field;
     if (stem.back() == '_') stem.pop_back();
-    if (layout == kSequence) entry.first = fields().at(stem + "_sb"), entry.second = fields().at(stem + "_st");
-    if (layout == kRate) entry.first = fields().at(stem + "_sr"), entry.second = fields().at(stem + "_sc");
+    if (layout == kSequence)
+      entry.first = fields().at(stem + "_sb"), entry.second = fields().at(stem + "_st");
+    if (layout == kRate)
+      entry.first = fields().at(stem + "_sr"), entry.second = fields().at(stem + "_sc");
     entries.push_back(std::move(entry));
   }
 
@@ -104,7 +118,8 @@ class Table {
     nb::object copies = nb::none();
     for (size_t k = 0; k < entries.size() && k < tensors.size(); ++k) {
       const nb::handle tensor = tensors[k];
-      const bool right = tensor.is_none() ? entries[k].optional : put(call, entries[k], tensor, shapes[k], dtype, copies);
+      const bool right = tensor.is_none() ? entries[k].optional
+                                          : put(call, entries[k], tensor, shapes[k], dtype, copies);
       if (!right) return nb::int_(k);
     }
     return copies;
@@ -114,7 +129,8 @@ class Table {
   nb::object strided;
   std::vector<Entry> entries;
 
-  bool put(Call& call, const Entry& entry, nb::handle tensor, nb::handle shape, nb::handle of_call, nb::object& copies) const {
+  bool put(Call& call, const Entry& entry, nb::handle tensor, nb::handle shape, nb::handle of_call,
+           nb::object& copies) const {
     const Names& n = names();
     const nb::handle dtype = entry.dtype.is_none() ? of_call : nb::handle(entry.dtype);
     if (!get(tensor, n.dtype).is(dtype) || get(tensor, n.is_cpu).ptr() != Py_True) return false;
@@ -124,7 +140,8 @@ class Table {
     int64_t first = 0, second = 0;
     if (entry.layout == kRate) {
       const bool all = actual == expected, rows = actual.rank == 2 && actual.size[1] == 1;
-      if (!all && !(rows && (actual.size[0] == 1 || actual.size[0] == expected.size[0]))) return false;
+      if (!all && !(rows && (actual.size[0] == 1 || actual.size[0] == expected.size[0])))
+        return false;
       first = all ? expected.size[1] : actual.size[0] == 1 ? 0 : 1, second = all;
     } else if (!(actual == expected)) {
       return false;
@@ -144,7 +161,8 @@ class Table {
     if ((offset + reach) * item > number(ask(ask(tensor, n.storage), n.nbytes))) return false;
 
     const bool negated = ask(tensor, n.is_neg).ptr() == Py_True;
-    if (entry.layout == kStart && expanded && is_zero(number(ask(tensor, n.data_ptr)), item)) return true;
+    if (entry.layout == kStart && expanded && is_zero(number(ask(tensor, n.data_ptr)), item))
+      return true;
     const bool rows = strides.rank == 2 || actual.size[2] == 1 || strides.size[2] == 1;
     const bool as_it_is = count == 0 || (entry.layout == kSequence ? rows : contiguous);
     nb::object copy;
@@ -175,9 +193,12 @@ class Table {
 void remember(const std::string& name, int64_t Call::*field) { fields()[name] = field; }
 
 void bind_operands(nb::module_& m) {
-  nb::class_<Table>(m, "Table", "Where the tensors of a recurrence go in a call, and how they must lie in memory.")
+  nb::class_<Table>(
+      m, "Table",
+      "Where the tensors of a recurrence go in a call, and how they must lie in memory.")
       .def(nb::init<nb::object>())
-      .def("add", &Table::add, nb::arg("field"), nb::arg("layout"), nb::arg("optional"), nb::arg("dtype").none())
+      .def("add", &Table::add, nb::arg("field"), nb::arg("layout"), nb::arg("optional"),
+           nb::arg("dtype").none())
       .def("fill", &Table::fill);
   nb::enum_<Layout>(m, "Layout", nb::is_arithmetic())
       .value("block", kBlock)

@@ -16,7 +16,12 @@ using idx = ptrdiff_t;
 #define STPN_INLINE inline __attribute__((always_inline))
 #define STPN_LAMBDA __attribute__((always_inline))
 
-template <bool B> struct Flag { static constexpr bool value = B; };
+template <auto N> struct Constant {
+  static constexpr auto value = N;
+};
+template <class C> struct Type {
+  using type = C;
+};
 
 #if defined(__AVX512F__)
 constexpr int kVectorBytes = 64;
@@ -40,7 +45,9 @@ template <class T> using V = typename Vec<T>::type;
 template <class T> constexpr int kLanes = kVectorBytes / int(sizeof(T));
 
 // Rows are padded with zeros to whole vectors: no sweep over synapses has a tail.
-template <class T> STPN_INLINE idx padded(idx n) { return (n + kLanes<T> - 1) / kLanes<T> * kLanes<T>; }
+template <class T> STPN_INLINE idx padded(idx n) {
+  return (n + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
+}
 
 template <class T> STPN_INLINE V<T> load(const T* p) {
   V<T> v;
@@ -98,7 +105,8 @@ STPN_INLINE double sum(Vec<double>::type v) {
 
 template <class T> STPN_INLINE V<T> sqrt(V<T> v) {
   V<T> r{};
-  for (int k = 0; k < kLanes<T>; ++k) r[k] = sizeof(T) == 4 ? T(__builtin_sqrtf(float(v[k]))) : T(__builtin_sqrt(v[k]));
+  for (int k = 0; k < kLanes<T>; ++k)
+    r[k] = sizeof(T) == 4 ? T(__builtin_sqrtf(float(v[k]))) : T(__builtin_sqrt(v[k]));
   return r;
 }
 
@@ -137,7 +145,8 @@ STPN_INLINE Vec<float>::type tanh(Vec<float>::type x) {
   return a < splat(0.625f) ? small : (x < splat(0.0f) ? -large : large);
 }
 
-// Zero where the true exp overflows: an infinite synapse of a silent neuron is to show, as 0 times it.
+// Zero where the true exp overflows: an infinite synapse of a silent neuron is to show, as 0 times
+// it.
 STPN_INLINE Vec<float>::type sigmoid(Vec<float>::type x) {
   return x < splat(-88.73f) ? splat(0.0f) : 1.0f / (1.0f + exp(-x));
 }

@@ -1,5 +1,5 @@
-// Power of synapses that stay as they are: power[b, t] += sum_j cost_j x[b, t, j]^2, where cost_j is
-// power_weight_j sum_i |w_ij|. For a model whose plastic kernel does not see its input.
+// Power of synapses that stay as they are: power[b, t] += sum_j cost_j x[b, t, j]^2, where cost_j
+// is power_weight_j sum_i |w_ij|. For a model whose plastic kernel does not see its input.
 #pragma once
 
 #include "lane.h"
@@ -9,7 +9,7 @@ namespace stpn::STPN_ISA {
 // Of a call: x (B, T, I), weight (H, I) with rows weight_sr apart, power_weight (I), power (B, T).
 template <class T> void add_static_power(const Call& c) {
   constexpr idx L = kLanes<T>;
-  T* cost = static_cast<T*>(scratch(0, uint64_t(c.I) * sizeof(T)));
+  T* cost = static_cast<T*>(scratch(kOfCall, uint64_t(c.I) * sizeof(T)));
   clear(cost, c.I);
   const T *w = at<T>(c.weight), *counted = at<T>(c.power_weight);
   for (idx i = 0; i < c.H; ++i)

@@ -15,7 +15,6 @@
 #include <thread>
 #include <vector>
 
-#include "call.h"
 #include "team.h"
 
 namespace stpn {
@@ -45,7 +44,8 @@ struct Memory {
 
 void want_large_pages(Memory& memory) {
 #if defined(MADV_HUGEPAGE)
-  if (memory.size >= kManyPages) madvise(memory.data, memory.size, MADV_HUGEPAGE);  // a refusal costs nothing but speed
+  if (memory.size >= kManyPages)
+    madvise(memory.data, memory.size, MADV_HUGEPAGE);  // a refusal costs nothing but speed
 #endif
 }
 
@@ -76,7 +76,9 @@ void run_team(int threads, void (*body)(void*, int, int), void* context) {
 void out_of_memory() { throw std::bad_alloc(); }
 
 void other_instruction_set() {
-  throw std::runtime_error("a backward pass needs the instruction set of its forward pass, which was changed in between");
+  throw std::runtime_error(
+      "a backward pass needs the instruction set of its forward pass, which was changed in "
+      "between");
 }
 
 void invalid(const char* why) { throw std::invalid_argument(why); }
@@ -86,21 +88,22 @@ namespace {
 // A call that needs more than this takes so long that new memory is nothing beside it.
 constexpr uint64_t kKeptBytes = uint64_t(64) << 20;
 
-Memory& memory_of(int slot) {
-  thread_local Memory slots[3];
+Memory& memory_of(ScratchSlot slot) {
+  thread_local Memory slots[kScratchSlots];
   return slots[slot];
 }
 
 }  // namespace
 
-void give_back(int slot) {
+void give_back(ScratchSlot slot) {
   Memory& memory = memory_of(slot);
   if (memory.size <= kKeptBytes) return;
   std::free(memory.data);
-  memory.data = nullptr, memory.size = 0;
+  memory.data = nullptr;
+  memory.size = 0;
 }
 
-void* scratch(int slot, uint64_t bytes) {
+void* scratch(ScratchSlot slot, uint64_t bytes) {
   Memory& memory = memory_of(slot);
   if (memory.size < bytes) {
     std::free(memory.data);

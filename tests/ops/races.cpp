@@ -68,7 +68,7 @@ struct Case {
     results.reserve(32);
     Call& c = call;
     const auto cell = CellKind(c.cell);
-    const RecordSize size = kernels.record_size(cell, Norm(c.norm), c.power_weight, false);
+    const RecordSize size = kernels.record_size(cell, Norm(c.norm), c.power_weight);
     c.y = result(B * T * H), c.y_sb = T * H, c.y_st = H, c.f_T = result(B * R * D);
     if (cell == CellKind::kLstm) c.c_T = result(B * H), c.dc0 = result(B * H);
     if (c.power_weight) c.power = result(B * T);
@@ -88,7 +88,8 @@ int main() {
   int calls = 0;
   const auto race = [&](int64_t sequences, CellKind cell, Norm norm, bool recurrent, bool power) {
     const Case shared(sequences, cell, norm, recurrent, power);
-    Case callers[kCallers] = {shared, shared, shared};  // their calls point to the inputs of `shared`
+    Case callers[kCallers] = {shared, shared,
+                              shared};  // their calls point to the inputs of `shared`
     std::vector<std::thread> threads;
     for (Case& c : callers) threads.emplace_back([&c] { c.run(); });
     for (auto& thread : threads) thread.join();
