@@ -138,7 +138,8 @@ def _damage(random: Random, path: Path) -> str:
         kinds += [_tree, _bytes]
     how = random.choice(kinds)(random, path)
     card = path.with_suffix(".json")
-    if card != path and card.is_file() and path.is_file() and random.random() < 0.7:
+    small = path.is_file() and path.stat().st_size < 2**20
+    if card != path and card.is_file() and small and random.random() < 0.7:
         content = json.loads(card.read_text())
         content["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
         card.write_text(json.dumps(content))

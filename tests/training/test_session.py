@@ -369,6 +369,10 @@ class TestDamage:
         path.write_bytes(path.read_bytes().replace(b'"power": 1.0', b'"power": 2.0'))
         self.assert_refused(cut, RunError, "rows were changed")
 
+    def test_a_state_that_nobody_can_go_on_from(self, cut, monkeypatch):
+        monkeypatch.setattr(ToyTrainer, "update", lambda self: 1 // 0)
+        self.assert_refused(cut, CheckpointError, "does not fit ToyTrainer: ZeroDivisionError")
+
     def test_rows_of_an_older_checkpoint_are_counted(self, cut):
         state = checkpoint.read(cut.checkpoint)
         del state["rows_checksum"]

@@ -199,7 +199,10 @@ def like(state: Any, own: Any, place: str = "the state") -> Any:
         for index, (theirs, ours) in enumerate(zip(state, own, strict=False)):
             like(theirs, ours, f"{place}, item {index}")
         return state
-    numbers = isinstance(own, int | float | np.generic) and fits(state, float | bool)
-    if own is None or numbers or isinstance(state, type(own)):
+    if isinstance(own, np.generic):
+        own = own.item()
+    kind = type(own)
+    number = kind in (bool, int, float)
+    if own is None or (fits(state, kind) if number else isinstance(state, kind)):
         return state
     raise TypeError(f"{place} is a {type(state).__name__}, not a {type(own).__name__}")

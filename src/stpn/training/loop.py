@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
 
@@ -152,6 +152,7 @@ class Loop:
         self.seconds = 0.0  # of training, over all resumptions
         self.saved_at: int | None = None  # `done` of the last checkpoint
         self.row_due = False  # the row of the last update has not been measured yet
+        self._restored = False  # and has no new row yet
 
     def restore(self) -> None:
         """Take up the run's checkpoint, if it got that far, and forget what came after it."""
@@ -176,7 +177,7 @@ class Loop:
                     f"{self.run.path} has already gone further than {total:,} {unit}s, nothing was "
                     f"changed; `stpn show {self.run.path}` says how far"
                 )
-            self.saved_at = self.trainer.done
+            self.saved_at, self._restored = self.trainer.done, True
         self.rows = self.run.truncate(kept)
 
     def save(self) -> None:
@@ -209,9 +210,10 @@ class Loop:
             self.save()  # finds out now, not in an hour, whether the disk can be written
         last_save = last_report = clock = time.perf_counter()
         while (self.row_due or trainer.done < trainer.total) and not self.stop.requested:
-            if not self.row_due:
-                self.row_due = trainer.update()
-            row = self._measure() if self.row_due and not self.stop.requested else None
+            with self._first_steps():
+                if not self.row_due:
+                    self.row_due = trainer.update()
+                row = self._measure() if self.row_due and not self.stop.requested else None
             now = time.perf_counter()
             self.seconds, clock = self.seconds + now - clock, now
             if row is not None:
@@ -226,6 +228,16 @@ class Loop:
         self.reporter.progressed(trainer)
         return trainer.done >= trainer.total and not self.row_due
 
+    @contextmanager
+    def _first_steps(self) -> Iterator[None]:
+        """Until a resumed run has a new row: its checkpoint may fit in form and yet hold what
+        nobody can go on from."""
+        with ExitStack() as stack:
+            if self._restored:
+                misfit = checkpoint.explain_misfit(self.run.checkpoint, self.trainer)
+                stack.enter_context(misfit)
+            yield
+
     def _measure(self) -> Row | None:
         """The row that is due; None if a signal breaks it off, to be measured by whoever resumes
         the run: what was learnt need not wait for it."""
@@ -239,7 +251,7 @@ class Loop:
             return None
 
     def _measured(self, row: Row) -> None:
-        self.row_due = False
+        self.row_due = self._restored = False
         self.trainer.keep(row)
         row = {**json_safe(row), "seconds": round(self.seconds, 3)}
         self.run.append(row)
