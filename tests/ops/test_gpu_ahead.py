@@ -77,7 +77,8 @@ ON_CHIP, IN_MEMORY = {"forward", "backward"}, {"step", "replay", "sweep"}
         ("r", Shape(2, 5, 2592, 64), IN_MEMORY, "gfx90a", 0),
         ("l", Shape(2, 5, 600, 64), IN_MEMORY, "sm_80", 0),
     ],
-    ids=str,
+    # In one order in every process: the workers of a test run must agree on names.
+    ids=lambda value: "+".join(sorted(value)) if isinstance(value, set) else str(value),
 )
 def test_stpn(
     launches: Any, kind: str, shape: Shape, names: set[str], target: str, spilt: int
