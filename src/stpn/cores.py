@@ -7,7 +7,7 @@ of one's own joins it from anywhere:
     core = stpn.build("leaky", 37, 20, leak=0.8)
 
 How to write one is in `stpn.nn.base`; `stpn.testing.check_core("leaky")` tries everything that a
-core promises. Commands get to know it by STPN_PLUGINS=my_module, a module that registers it.
+core promises. `stpn.plugins` says how commands get to know it.
 
 Options of a core are the keyword arguments of its `configure`. `core_options(name)` lists them with
 type, default and a line of text, for a command line to offer them.
@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from stpn import plugins
 from stpn.errors import unknown
 
 if TYPE_CHECKING:
@@ -175,20 +176,25 @@ def register_core(
 
 def names() -> list[str]:
     """All names, in the order in which tables show them."""
+    plugins.load()
     return list(_cores)
 
 
 def find(name: str) -> Core | None:
+    """The core of that name, if there is one."""
+    if name not in _cores:
+        plugins.load()
     return _cores.get(name)
 
 
 def get(name: object) -> Core:
     """The core of that name."""
     if not isinstance(name, str):
-        raise TypeError(f"model: expected one of {', '.join(_cores)}, got {type(name).__name__}")
-    if name not in _cores:
-        raise ValueError(unknown("model", name, _cores))
-    return _cores[name]
+        raise TypeError(f"model: expected one of {', '.join(names())}, got {type(name).__name__}")
+    core = find(name)
+    if core is None:
+        raise ValueError(unknown("model", name, names()))
+    return core
 
 
 def core_options(name: str) -> dict[str, Option]:

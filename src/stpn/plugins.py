@@ -1,9 +1,9 @@
-"""Tasks and algorithms of other packages and of one's own modules.
+"""Cores, tasks and algorithms of other packages and of one's own modules.
 
-A package names them in its entry points, groups "stpn.tasks" (a `stpn.tasks.registry.Task`) and
-"stpn.algorithms" (settings, under the algorithm's name). The environment variable
-STPN_PLUGINS=my_module,other names modules, also in the current directory, that register theirs when
-they are imported.
+A package names them in its entry points, groups "stpn.cores" (a class, under the core's name),
+"stpn.tasks" (a `stpn.tasks.registry.Task`) and "stpn.algorithms" (settings, under the algorithm's
+name). The environment variable STPN_PLUGINS=my_module,other names modules, also in the current
+directory, that register theirs when they are imported.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import importlib
 import logging
 import os
 import sys
+from collections.abc import Callable
 from importlib import metadata
+from typing import Any
 
 from stpn.errors import ConfigError
 
-TASKS, ALGORITHMS = "stpn.tasks", "stpn.algorithms"
+CORES, TASKS, ALGORITHMS = "stpn.cores", "stpn.tasks", "stpn.algorithms"
 VARIABLE = "STPN_PLUGINS"
 
 _loaded = False
@@ -28,14 +30,19 @@ def load() -> None:
     if _loaded:
         return
     _loaded = True
+    from stpn.cores import register_core
     from stpn.tasks.registry import register_task
     from stpn.training.algorithms import register_algorithm
 
-    for group in (TASKS, ALGORITHMS):
+    join: dict[str, Callable[[str, Any], object]] = {
+        CORES: register_core,
+        TASKS: lambda _, task: register_task(task),
+        ALGORITHMS: register_algorithm,
+    }
+    for group, register in join.items():
         for point in metadata.entry_points(group=group):
             try:
-                found = point.load()
-                register_task(found) if group == TASKS else register_algorithm(point.name, found)
+                register(point.name, point.load())
             except Exception as error:  # somebody else's package must not take ours down
                 logging.getLogger("stpn").warning("%s of %s: %s", point.name, point.value, error)
     for module in filter(None, os.environ.get(VARIABLE, "").split(",")):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import stpn
-from stpn import cores
+from stpn import cores, plugins
 from stpn.experiments import default_config
 from stpn.nn.hebbff import HebbFF
 from stpn.nn.modulated import ModPlast
@@ -231,3 +231,20 @@ def test_signatures_show_the_options(name: str) -> None:
     for option in stpn.core_options(name).values():
         shown = parameters[option.name]
         assert (shown.kind, shown.default) == (shown.KEYWORD_ONLY, option.default)
+
+
+def test_a_package_names_its_cores_in_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Point:
+        name, value = "from-a-package", "somewhere:Slow"
+
+        def load(self) -> type:
+            return Slow
+
+    def points(*, group: str) -> list[Point]:
+        return [Point()] if group == "stpn.cores" else []
+
+    monkeypatch.setattr(cores, "_cores", dict(cores._cores))
+    monkeypatch.setattr(plugins, "_loaded", False)
+    monkeypatch.setattr(plugins.metadata, "entry_points", points)
+    assert isinstance(build("from-a-package", 5, 4), Slow)
+    assert models() == [*NAMES, "from-a-package"]
