@@ -65,11 +65,12 @@ struct Kernels {
   const char* name;
   void (*forward_float)(const Call&);
   void (*backward_float)(const Call&);
-  void (*forward_double)(const Call&);
-  void (*backward_double)(const Call&);
+  void (*forward_double)(const Call&) = nullptr;
+  void (*backward_double)(const Call&) = nullptr;
   void (*add_static_power_float)(const Call&);
-  void (*add_static_power_double)(const Call&);
+  void (*add_static_power_double)(const Call&) = nullptr;
   RecordSize (*record_size)(CellKind cell, Norm norm, bool power);
+  bool (*lies_side_by_side)(const Call&, bool backward);  // in single precision
 };
 
 }  // namespace stpn

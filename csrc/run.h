@@ -7,50 +7,9 @@
 #include "cells/plain.h"
 #include "job.h"
 #include "kernels.h"
+#include "side_by_side.h"
 
 namespace stpn::STPN_ISA {
-
-// A sequence of a lane across takes about `kAcross` of the time of a lane of its own, if F of all
-// of the lane still fits a cache. A short one does not repay the way of its F into the lane and
-// back.
-constexpr double kAcross = 0.75;
-constexpr idx kAcrossBytes = idx(1) << 20, kAcrossSteps = 8;
-
-// Compiled only where it was measured, and where the sanitizers look; everywhere else along does as
-// well.
-#if defined(__SANITIZE_ADDRESS__)
-constexpr bool kTriedAcross = true;
-#else
-constexpr bool kTriedAcross = kVectorBytes == 32;
-#endif
-
-// A reset of one sequence across is an update that makes zero of zeros, which takes rates that are
-// finite.
-template <class P> bool resets_across(const Call& c, idx R, idx D) {
-  using T = Scalar<P>;
-  if (!P::rates || !c.reset) return true;
-  const auto rest = [&](int64_t address, bool per_row, bool per_column) {
-    T sum = 0;
-    for (idx k = 0; k < (per_row ? R : 1) * (per_column ? D : 1); ++k)
-      sum += at<T>(address)[k] * T(0);
-    return sum;
-  };
-  return rest(c.lambda, c.lambda_sr, c.lambda_sc) + rest(c.gamma, c.gamma_sr, c.gamma_sc) == T(0);
-}
-
-template <bool BACKWARD, class P, class C> bool goes_across(const Call& c) {
-  using T = Scalar<P>;
-  constexpr idx L = kLanes<T>;
-  const bool possible = c.B % L == 0 && !c.lengths;
-  if (BACKWARD && c.saved)
-    return *at<T>(c.saved) == T(L) && possible;  // as the forward pass, by its heading
-  const idx threads = threads_of(c), D = columns<C>(c);
-  const double along = double(ceil_div(c.B, threads));
-  const double across = kAcross * double(L * ceil_div(c.B / L, threads));
-  const bool fits = c.H * D * idx(sizeof(T)) * L <= kAcrossBytes;
-  return c.B && possible && c.T >= kAcrossSteps && fits && across < along &&
-         resets_across<P>(c, c.H, D);
-}
 
 template <bool BACKWARD, class P, class C> void run_as(const Call& c) {
   using T = Scalar<P>;
@@ -73,7 +32,7 @@ template <bool BACKWARD, class T, class C, Options O> void run_plan(const Call& 
     invalid("saved: too small for the records of this call");
   if constexpr (kTriedAcross && C::across) {
     constexpr Options across{O.norm, O.clamp, O.power, O.alpha, O.own_pre, O.rates, true};
-    if (goes_across<BACKWARD, P, C>(c)) return run_as<BACKWARD, Plan<T, across>, C>(c);
+    if (goes_across<T, C>(c, BACKWARD)) return run_as<BACKWARD, Plan<T, across>, C>(c);
   }
   run_as<BACKWARD, P, C>(c);
 }

@@ -4,6 +4,7 @@
 #include "../cells/modplast.h"
 #include "../cells/plain.h"
 #include "../kernels.h"
+#include "../side_by_side.h"
 #include "../static_power.h"
 
 namespace stpn::STPN_ISA {
@@ -50,22 +51,29 @@ RecordSize record_size(CellKind cell, Norm norm, bool power) {
   });
 }
 
+bool lies_side_by_side(const Call& c, bool backward) {
+  return with_cell(c.cell, c.norm, [&](auto cell, auto) {
+    return goes_across<float, typename decltype(cell)::type>(c, backward);
+  });
+}
+
 }  // namespace
 
 extern const Kernels kernels;
-#if defined(STPN_FLOAT_ONLY)
-const Kernels kernels{STPN_ISA_NAME,
-                      choose<false, float>,
-                      choose<true, float>,
-                      nullptr,
-                      nullptr,
-                      add_static_power<float>,
-                      nullptr,
-                      record_size};
-#else
 const Kernels kernels{
-    STPN_ISA_NAME,        choose<false, float>,    choose<true, float>,      choose<false, double>,
-    choose<true, double>, add_static_power<float>, add_static_power<double>, record_size};
+    .name = STPN_ISA_NAME,
+    .forward_float = choose<false, float>,
+    .backward_float = choose<true, float>,
+#if !defined(STPN_FLOAT_ONLY)
+    .forward_double = choose<false, double>,
+    .backward_double = choose<true, double>,
 #endif
+    .add_static_power_float = add_static_power<float>,
+#if !defined(STPN_FLOAT_ONLY)
+    .add_static_power_double = add_static_power<double>,
+#endif
+    .record_size = record_size,
+    .lies_side_by_side = lies_side_by_side,
+};
 
 }  // namespace stpn::STPN_ISA

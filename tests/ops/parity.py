@@ -46,7 +46,7 @@ class Shape:
     hidden: int = 4
 
 
-# Whole vectors of sequences, long enough to lie side by side in them (csrc/run.h).
+# Whole vectors of sequences, long enough to lie side by side in them (csrc/side_by_side.h).
 SIDE_BY_SIDE = Shape(16, 19, 5, 4)
 
 

@@ -75,6 +75,19 @@ def test_a_backward_pass_needs_the_instruction_set_of_its_forward_pass() -> None
         y.sum().backward()
 
 
+@pytest.mark.skipif("avx512" not in _native.instruction_sets(), reason="needs AVX-512")
+@pytest.mark.parametrize("name", ["r", "modplast", "fast weights"])
+def test_sequences_side_by_side_run_on_avx2_where_there_is_avx512(name) -> None:
+    kind, options = LAYERS[name]
+    layer = kind(INPUTS, HIDDEN, batch_first=True, **options)
+    x = torch.randn(16, STEPS, INPUTS)
+    found = {}
+    for instruction_set in ("avx2", "avx512"):
+        _native.use_instruction_set(instruction_set)
+        found[instruction_set] = results(layer, x.clone(), None, "native")
+    assert all(torch.equal(a, b) for a, b in zip(*found.values(), strict=True))
+
+
 def test_the_best_comes_first_and_the_baseline_is_always_there() -> None:
     sets = _native.instruction_sets()
     assert sets[-1] == "baseline"
