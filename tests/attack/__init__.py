@@ -30,7 +30,7 @@ from random import Random
 
 Case = Callable[[Random], str]
 
-HANGS = 120.0  # seconds after which one case counts as hung
+HANGS = 120.0  # seconds after which one case counts as hung, unless its attack says else
 _BATCH = 500  # cases of an isolated attack in one process
 
 
@@ -43,6 +43,7 @@ class Attack:
     name: str
     case: Case
     isolated: bool
+    hangs: float
 
 
 @dataclass
@@ -70,9 +71,9 @@ class Report:
 ATTACKS: dict[str, Attack] = {}
 
 
-def attack(name: str, *, isolated: bool = False) -> Callable[[Case], Case]:
+def attack(name: str, *, isolated: bool = False, hangs: float = HANGS) -> Callable[[Case], Case]:
     def enter(case: Case) -> Case:
-        ATTACKS[name] = Attack(name, case, isolated)
+        ATTACKS[name] = Attack(name, case, isolated, hangs)
         return case
 
     return enter
@@ -144,5 +145,6 @@ def inside(name: str, cases: int, seed: int, first: int) -> None:
     """One line of JSON per case; a case that hangs ends the process."""
     results = run_here(name, cases, seed, first)
     for _ in range(cases):
-        signal.setitimer(signal.ITIMER_REAL, HANGS)
+        signal.setitimer(signal.ITIMER_REAL, ATTACKS[name].hangs)
         print(json.dumps(next(results)), flush=True)
+    signal.setitimer(signal.ITIMER_REAL, 0)

@@ -31,7 +31,7 @@ def _settings(random: Random) -> tuple[str, str, dict[str, Any]]:
     return "maze", "stpnr", {**common, **sizes, "hidden_size": 6}
 
 
-@attack("kills", isolated=True)
+@attack("kills", isolated=True, hangs=1800.0)  # up to 27 trainings
 def killed_run(random: Random) -> str:
     task, model, settings = _settings(random)
     with tempfile.TemporaryDirectory(prefix="stpn-attack-") as scratch:
