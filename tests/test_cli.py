@@ -338,7 +338,11 @@ class TestInterrupted:
 
         module = importlib.import_module(COMMANDS[command][0])
         monkeypatch.setattr(module, "run", interrupted)
-        assert main([command]) == 130
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # Ray leaves its own
+        try:
+            assert main([command]) == 130
+        finally:
+            signal.signal(signal.SIGINT, before)
         assert capsys.readouterr().err == f"stpn {command}: interrupted\n"
 
     def test_in_the_middle_of_an_import_that_swallows_it(self, tmp_path):

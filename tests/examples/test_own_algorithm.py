@@ -44,10 +44,10 @@ def test_it_trains_is_kept_and_resumed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_it_learns(tmp_path: Path) -> None:
-    flags = ("--steps", "40000", "--num-steps", "64", "--num-envs", "16", "--eval-every", "20000")
+    flags = ("--steps", "100000", "--num-steps", "64", "--num-envs", "8", "--eval-every", "20000")
     flags += ("--threads", "1")
     example = str(EXAMPLES / "own_algorithm.py")
-    done = run(tmp_path, example, "--env", "CartPole-v1", "--lr", "5e-3", *flags)
+    done = run(tmp_path, example, "--env", "CartPole-v1", "--lr", "1e-2", *flags)
     assert done.returncode == 0, done.stderr
     (metrics,) = tmp_path.rglob("metrics.jsonl")
     rows = [json.loads(line) for line in metrics.read_text().splitlines()]

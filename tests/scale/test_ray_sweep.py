@@ -44,7 +44,7 @@ def content(path):
     run = Run.open(path)
     state = checkpoint.read(run.checkpoint)
     rows = run.metrics()
-    summary = dict(run.summary)
+    summary = run.summary.to_dict()
     for part in (state, summary, *rows):
         del part["seconds"]
     return {"config": run.config, "state": state, "rows": rows, "summary": summary}
