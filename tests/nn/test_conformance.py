@@ -25,8 +25,8 @@ pytestmark = [
 )
 @pytest.mark.parametrize("name", stpn.models())
 def test_core(name: str, check: str) -> None:
-    if (name, check) == ("lstm", "compile"):
-        pytest.skip("torch.compile does not take nn.LSTM's kernel as one graph either")
+    if check == "compile" and name in ("lstm", "gru", "rnn"):
+        pytest.skip("with a reset mask PyTorch's own kernels compile with breaks in the graph")
     check_core(name, only=[check])
 
 
