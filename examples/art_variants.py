@@ -31,7 +31,10 @@ VARIANTS = ("no-bias", "new-h", "none", "post")
 
 
 class NewAssociation(STPNr):
-    """Recurrent synapses associate with the new h, where Algorithm 1 has the previous one."""
+    """Recurrent synapses associate with the new h, where Algorithm 1 has the previous one.
+
+    With the other options as they are by default, but for `stp`.
+    """
 
     def advance(self, x: Tensor, state: STPNState, p: Parameters) -> tuple[Tensor, STPNState]:
         weight, bias, lambda_, gamma = self.operands(p)
@@ -41,7 +44,7 @@ class NewAssociation(STPNr):
         h = torch.tanh(torch.einsum("bij,bj->bi", g / n, u) + bias)
         new = torch.cat([x, h], dim=1)
         f = gamma * torch.einsum("bi,bj->bij", h, new) + lambda_ * (state.f / n)
-        return h, STPNState(h, f)
+        return h, STPNState(h, state.f if self.frozen else f)
 
     # The kernels of STPNr follow the old rule.
     run = RecurrentCore.run

@@ -27,7 +27,7 @@ def sigmoid(a: Vector) -> Vector:
     return 1 / (1 + np.exp(-a))
 
 
-# Each generator is one model by its definition: it is sent x_t, or None for a fresh state, and
+# Each generator is one model by its definition: it is sent x_t, or None for a reset, and
 # yields (h, power). `w` are the parameters by name.
 Model = Iterator[Any]
 

@@ -408,7 +408,8 @@ class Recurrence(nn.Module):
         batched = x.dim() == 2
         dtype = self.like.dtype
         compute = compute_dtype(dtype)
-        y = x.to(compute) if batched else x.to(compute).unsqueeze(0)
+        y = x if x.dtype == compute else x.to(compute)
+        y = y if batched else y.unsqueeze(0)
         if reset is not None and not batched:
             reset = reset.unsqueeze(0)
         new_states = []
@@ -424,8 +425,9 @@ class Recurrence(nn.Module):
                 new_states.append(given)
             else:
                 new = new if batched else rebuilt(new, [v.squeeze(0) for v in new])
-                new_states.append(new.to(dtype))
-        return (y if batched else y.squeeze(0)).to(dtype), tuple(new_states)
+                new_states.append(converted(new, dtype))
+        y = y if batched else y.squeeze(0)
+        return y if compute == dtype else y.to(dtype), tuple(new_states)
 
 
 _RULE = ("advance", "run", "run_in_place", "bind")
@@ -490,7 +492,9 @@ def expected_dtype(like: Tensor) -> torch.dtype | None:
 
 def autocast(like: Tensor) -> bool:
     kind = like.device.type
-    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    return (kind == "cpu" or torch.amp.is_autocast_available(kind)) and (
+        torch.is_autocast_enabled(kind)
+    )
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -499,4 +503,7 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def converted(state: Any, dtype: torch.dtype) -> Any:
     """The state in this dtype; most are already."""
-    return state if all(value.dtype == dtype for value in state) else state.to(dtype)
+    for value in state:
+        if value.dtype != dtype:
+            return state.to(dtype)
+    return state

@@ -250,16 +250,16 @@ class RecurrentCore(Recurrence):
         if autocast(x):
             with torch.autocast(x.device.type, enabled=False):
                 return self._run_layers(x, states, reset, lengths, run)
-        dtype = self.like.dtype
+        dtype, directions = self.like.dtype, self.num_directions
         compute = compute_dtype(dtype)
-        x = x.to(compute)
+        x = x if x.dtype == compute else x.to(compute)
         reset_reversed = None
         if self.bidirectional and reset is not None:
             reset_reversed = reversed_reset(reset, lengths)
         finals: list[Any] = []
         outputs: list[Tensor] = []
         for k, (_, suffix) in enumerate(self.layers):
-            reverse = k % self.num_directions == 1
+            reverse = k % directions == 1
             y, final, power = run(
                 reversed_time(x, lengths) if reverse else x,
                 converted(states[k], compute),
@@ -273,12 +273,12 @@ class RecurrentCore(Recurrence):
             self._tell(power, lengths, suffix)
             finals.append(converted(final, dtype))
             outputs.append(reversed_time(y, lengths) if reverse else y)
-            if len(outputs) == self.num_directions:
+            if len(outputs) == directions:
                 x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
                 outputs = []
-                if k + 1 < self.num_layers * self.num_directions:
+                if k + 1 < len(self.layers):
                     x = self._drop(x)
-        return x.to(dtype), tuple(finals)
+        return x if compute == dtype else x.to(dtype), tuple(finals)
 
     def _drop(self, y: Tensor) -> Tensor:
         """Dropout between layers."""

@@ -9,7 +9,7 @@ from torch import Tensor
 def last_step(y: Tensor, lengths: Tensor | None) -> Tensor:
     """y (B, T, H) at each sequence's end, as a tensor of its own (B, H)."""
     if lengths is None:
-        return y[:, -1].clone()
+        return y.select(1, -1).clone()
     return y[torch.arange(y.shape[0], device=y.device), lengths - 1]
 
 
@@ -26,7 +26,7 @@ def reversed_time(x: Tensor, lengths: Tensor | None) -> Tensor:
 def reversed_reset(reset: Tensor, lengths: Tensor | None) -> Tensor:
     """The mask (B, T) for the reverse direction, in its order of time.
 
-    A sequence that begins at step t ends, seen backwards, before step t - 1: that one starts fresh.
+    A sequence that begins at step t ends, seen backwards, before step t - 1: a reset there.
     """
     backwards = reversed_time(reset, lengths)
     return torch.cat([torch.zeros_like(backwards[:, :1]), backwards[:, :-1]], dim=1)

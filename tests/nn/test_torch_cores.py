@@ -24,12 +24,12 @@ TWINS = [
 
 def twins(ours: type, theirs: type, **options):
     core = ours(INPUTS, HIDDEN, batch_first=True, **options)
-    peer = theirs(INPUTS, HIDDEN, batch_first=True, **options)
-    peer.load_state_dict(core.state_dict())
-    return core, peer
+    torch_core = theirs(INPUTS, HIDDEN, batch_first=True, **options)
+    torch_core.load_state_dict(core.state_dict())
+    return core, torch_core
 
 
-def states(core, peer) -> tuple[tuple, Tensor | tuple[Tensor, ...]]:
+def states(core, torch_core) -> tuple[tuple, Tensor | tuple[Tensor, ...]]:
     count = core.num_layers * core.num_directions
     kind = LSTMState if isinstance(core, LSTM) else RNNState
     parts = [torch.randn(count, BATCH, HIDDEN) for _ in kind._fields]
@@ -42,15 +42,15 @@ def states(core, peer) -> tuple[tuple, Tensor | tuple[Tensor, ...]]:
 @pytest.mark.parametrize("num_layers", [1, 2])
 @pytest.mark.parametrize(("ours", "theirs", "options"), TWINS)
 def test_twins_of_pytorch(ours, theirs, options, num_layers, bidirectional, bias) -> None:
-    core, peer = twins(
+    core, torch_core = twins(
         ours, theirs, num_layers=num_layers, bidirectional=bidirectional, bias=bias, **options
     )
-    state, peer_state = states(core, peer)
+    state, torch_state = states(core, torch_core)
     x = torch.randn(BATCH, STEPS, INPUTS)
     packed = pack_padded_sequence(x, [3, 9, 1, 5], batch_first=True, enforce_sorted=False)
     for given in (x, packed):
         y, final = core(given, state)
-        expected, expected_final = peer(given, peer_state)
+        expected, expected_final = torch_core(given, torch_state)
         torch.testing.assert_close(y, expected)
         stacked = [torch.stack(values) for values in zip(*final, strict=True)]
         if ours is not LSTM:
@@ -58,7 +58,7 @@ def test_twins_of_pytorch(ours, theirs, options, num_layers, bidirectional, bias
         torch.testing.assert_close(stacked, list(expected_final))
         gradients, expected_gradients = (
             torch.autograd.grad(_data(value).square().sum(), list(module.parameters()))
-            for value, module in ((y, core), (expected, peer))
+            for value, module in ((y, core), (expected, torch_core))
         )
         torch.testing.assert_close(gradients, expected_gradients)
 
@@ -71,11 +71,11 @@ def _data(value) -> Tensor:
     ("ours", "theirs"), [(RNNCell, nn.RNNCell), (LSTMCell, nn.LSTMCell), (GRUCell, nn.GRUCell)]
 )
 def test_cells_take_the_state_dict_of_pytorch(ours, theirs) -> None:
-    cell, peer = ours(INPUTS, HIDDEN), theirs(INPUTS, HIDDEN)
-    cell.load_state_dict(peer.state_dict())
+    cell, torch_core = ours(INPUTS, HIDDEN), theirs(INPUTS, HIDDEN)
+    cell.load_state_dict(torch_core.state_dict())
     x = torch.randn(BATCH, INPUTS)
     h, _ = cell(x)
-    expected = peer(x)
+    expected = torch_core(x)
     torch.testing.assert_close(h, expected[0] if ours is LSTMCell else expected)
 
 

@@ -12,8 +12,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from stpn import STPNr
 from stpn.energy import EnergyMeter
+from stpn.testing import check_core
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "art_variants.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "art_variants.py"
 TINY = {"train_size": 256, "validation_size": 64, "test_size": 10}
 
 
@@ -82,3 +83,7 @@ def test_new_h_keeps_its_rule_in_streams(example: dict[str, Any]) -> None:
             alone, (end,) = core(x[b, :n])
             torch.testing.assert_close(padded[b, :n], alone)
             torch.testing.assert_close((ends.h[b], ends.f[b]), (end.h, end.f))
+
+
+def test_new_h_keeps_what_every_core_promises(example: dict[str, Any]) -> None:
+    check_core(example["NewAssociation"], skip=["compile"])
