@@ -37,6 +37,7 @@ COMMANDS = {
         "tasks and models, networks of the package, runs on disk",
     ),
     "export": ("stpn.cli.export", "runs as small result files"),
+    "export-onnx": ("stpn.cli.export_onnx", "one step of a trained network as an ONNX file"),
     "report": ("stpn.cli.report", "the paper's tables and figures from runs, ours beside theirs"),
     "figure": ("stpn.cli.figure", "synapses or learnt rates of one network"),
     "doctor": ("stpn.cli.doctor", "what this machine has, what runs where, whether it is right"),

@@ -32,18 +32,23 @@ class Vector(nn.Module):
 
     def __init__(self, shape: tuple[int, ...], *, normalize: bool = False) -> None:
         super().__init__()
+        self.shape = shape
         self.output_size = math.prod(shape)
         self.statistics = RunningStatistics((self.output_size,)) if normalize else None
 
     def _flat(self, observation: Tensor) -> Tensor:
         if observation.dim() != 2:
-            observation = observation.reshape(len(observation), -1)
+            observation = observation.reshape(observation.shape[0], -1)  # `len` fixes it in a graph
         return observation.float()
 
     def observe(self, observation: Tensor) -> None:
         """Take observations (N, *shape) into the statistics, if there are any."""
         if self.statistics is not None:
             self.statistics.update(self._flat(observation))
+
+    def random(self, batch: int, generator: torch.Generator | None = None) -> Tensor:
+        """Observations (N, *shape) of the right kind, to try a network with."""
+        return torch.randn(batch, *self.shape, generator=generator)
 
     def forward(self, observation: Tensor) -> Tensor:  # (N, *shape) -> (N, output_size)
         numbers = self._flat(observation)
@@ -63,6 +68,9 @@ class Bytes(Vector):
         self.register_buffer("low", low, persistent=False)
         self.register_buffer("width", (high - low).clamp_(min=1.0), persistent=False)
 
+    def random(self, batch: int, generator: torch.Generator | None = None) -> Tensor:
+        return _random_bytes(batch, *self.shape, generator=generator)
+
     def _flat(self, observation: Tensor) -> Tensor:
         return (super()._flat(observation) - self.low) / self.width
 
@@ -77,6 +85,10 @@ class OneHot(nn.Module):
 
     def observe(self, observation: Tensor) -> None:
         """Symbols have no statistics."""
+
+    def random(self, batch: int, generator: torch.Generator | None = None) -> Tensor:
+        """Symbols (N,) to try a network with."""
+        return torch.randint(self.output_size, (batch,), generator=generator) + self._start
 
     def forward(self, observation: Tensor) -> Tensor:  # (N,) -> (N, n)
         return functional.one_hot(observation - self._start, self.output_size).float()
@@ -96,6 +108,7 @@ class Frames(nn.Module):
     ) -> None:
         super().__init__()
         self._channels_last = channels_last
+        self.shape = (*shape[1:], shape[0]) if channels_last else shape
         self.statistics = RunningStatistics(shape, one_scale=True) if normalize else None
         channels, height, width = shape
         self.conv1 = nn.Conv2d(channels, 16, 8, stride=4)
@@ -114,6 +127,10 @@ class Frames(nn.Module):
         if self.statistics is not None:
             self.statistics.update(self._scaled(observation[::8]))
 
+    def random(self, batch: int, generator: torch.Generator | None = None) -> Tensor:
+        """Images (N, *shape) of noise, to try a network with."""
+        return _random_bytes(batch, *self.shape, generator=generator)
+
     def forward(self, observation: Tensor) -> Tensor:  # (N, C, H, W) bytes -> (N, output_size)
         x = self._scaled(observation)
         if self.statistics is not None:
@@ -125,6 +142,10 @@ class Frames(nn.Module):
             weight = layer.weight.clone(memory_format=torch.channels_last)
             x = functional.conv2d(x, weight, layer.bias, stride=layer.stride).relu_()
         return x.flatten(1)
+
+
+def _random_bytes(*shape: int, generator: torch.Generator | None) -> Tensor:
+    return torch.randint(256, shape, dtype=torch.uint8, generator=generator)
 
 
 def encoder_for(space: Any, *, normalize: bool = False) -> Vector | OneHot | Frames:
