@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from stpn.nn.registry import build as build
     from stpn.nn.registry import hidden_size_for as hidden_size_for
     from stpn.nn.registry import models as models
+    from stpn.nn.stream import Stream as Stream
     from stpn.ops.backends import Backend as Backend
     from stpn.ops.backends import backends as backends
     from stpn.ops.backends import register_backend as register_backend
@@ -71,6 +72,7 @@ _HOMES = {
         "STPNrCell",
     ),
     "stpn.nn.registry": ("build", "hidden_size_for", "models"),
+    "stpn.nn.stream": ("Stream",),
     "stpn.ops.backends": ("Backend", "backends", "register_backend", "use_backend"),
     "stpn.plasticity": ("frozen_plasticity", "trace"),
     "stpn.tasks.registry": ("build_network", "register_task"),
