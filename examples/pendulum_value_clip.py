@@ -4,7 +4,7 @@
 
 The paper trained with RLlib and its defaults, one of which (`vf_clip_param`) lets the squared error
 of a step count up to 10: where the value is further off, it learns nothing from that step. Returns
-of this task go up to 100. Everything else is as in `stpn train pendulum --protocol paper`. Prints
+of this task go up to 100. Everything else is as in `stpn train pendulum --preset paper`. Prints
 a row of metrics every 20,000 steps.
 """
 
@@ -34,7 +34,7 @@ class ClippedValuePPO(PPO):
 
 def train(model: str, steps: int, limit: float, **settings: Any) -> list[dict[str, Any]]:
     """The rows of metrics."""
-    config = default_config("pendulum", model, protocol="paper", steps=steps, **settings)
+    config = default_config("pendulum", model, preset="paper", steps=steps, **settings)
     torch.manual_seed(config.seed)
     trainer = ReinforcementTrainer(config)
     trainer.algorithm = ClippedValuePPO(trainer.model, trainer.gradients, config)

@@ -307,6 +307,7 @@ open("imported", "a").close()
             (["train", "maze", "--concentration", "1"], "is a setting of a2c: add --algo a2c"),
             (["train", "maze", "--epochs", "2"], "the length of maze is --iterations"),
             (["train", "maze", "--grad-norm", "2"], "--grad-norm is --max-grad-norm now"),
+            (["train", "maze", "--protocol", "paper"], "--protocol is --preset now"),
             (["train", "maze", "--algo", "pppo"], "unknown algorithm 'pppo' (did you mean 'ppo'?)"),
             (["train", "--env", "X-v0", "--env-args", "slippery"], "env_args takes KEY=VALUE"),
             (["watch", "maze-stpnr", "--seed", "-1"], "seed must be >= 0"),

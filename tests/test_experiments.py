@@ -43,7 +43,7 @@ def test_every_supervised_experiment_has_a_valid_configuration(name):
     for model in task.models:
         config = experiments.default_config(name, model)
         assert config.hidden_size == task.hidden_sizes[model]
-        assert config.total == task.protocol
+        assert config.total == task.length
         assert config.unit == task.unit
         assert from_dict(json.loads(json.dumps(config.to_dict()))) == config
 

@@ -90,6 +90,8 @@ class RunConfig:
     """Name of the field that holds the length: epochs, iterations, steps."""
     deciding: typing.ClassVar[tuple[str, ...]] = ()
     """Settings that decide which group of others there is."""
+    renamed: typing.ClassVar[Mapping[str, str]] = {}
+    """Names of settings in earlier versions, and what they are called now."""
 
     @property
     def unit(self) -> str:
@@ -156,7 +158,10 @@ class RunConfig:
     @classmethod
     def migrated(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         """Values of an earlier version, under the names that settings have now."""
-        return dict(values)
+        if not cls.renamed.keys() & values.keys():
+            return dict(values)
+        # before they were renamed, every run had the settings of all groups
+        return cls.relevant({cls.renamed.get(name, name): v for name, v in values.items()})
 
     @classmethod
     def relevant(cls, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ class Experiment:
     """What the paper did on one task."""
 
     name: str  # of the task
-    protocol: int = 0  # length of the paper's training, in the task's unit
+    length: int = 0  # length of the paper's training, in the task's unit
     seeds: int = 0  # number of seeds
     hidden_sizes: Mapping[str, int] = field(default_factory=dict)  # its models and their sizes
 
@@ -51,7 +51,7 @@ class Experiment:
 def _familiarity(mode: str, distance: int, iterations: int) -> Experiment:
     sizes = {"stpnr": 27, "stpnf": 34, "ustpnr": 62, "ustpnf": 100, "lstm": 21, "hebbff": 100}
     return Experiment(
-        name=f"familiarity-{mode}-r{distance}", protocol=iterations, seeds=5, hidden_sizes=sizes
+        name=f"familiarity-{mode}-r{distance}", length=iterations, seeds=5, hidden_sizes=sizes
     )
 
 
@@ -60,7 +60,7 @@ PAPER: dict[str, Experiment] = {
     for experiment in (
         Experiment(
             name="art",
-            protocol=200,
+            length=200,
             seeds=5,
             hidden_sizes={
                 "stpnr": 11,
@@ -79,25 +79,25 @@ PAPER: dict[str, Experiment] = {
         _familiarity("infinite", 6, 3500),
         Experiment(
             name="maze",
-            protocol=50_000,
+            length=50_000,
             seeds=3,
             hidden_sizes={"stpnr": 55, "lstm": 47, "rnn": 100, "modplast": 73},
         ),
         Experiment(
             name="maze-ablation",
-            protocol=50_000,
+            length=50_000,
             seeds=3,
             hidden_sizes={"stpnr": 30, "stpnf": 76, "ustpnr": 55, "ustpnf": 181, "hebbff": 181},
         ),
         Experiment(
             name="pong",
-            protocol=100_000_000,
+            length=100_000_000,
             seeds=5,
             hidden_sizes={"stpnr": 64, "lstm": 48},
         ),
         Experiment(
             name="pendulum",
-            protocol=1_000_000,
+            length=1_000_000,
             seeds=2,
             hidden_sizes={"stpnf": 64, "lstm": 64, "rnn": 64, "mlp": 64},
         ),
@@ -131,7 +131,7 @@ TASKS = _Tasks()
 
 def default_config(task: str, model: str | None = None, **settings: Any) -> RunConfig:
     """The default settings for a model on a task, changed by `settings`: the paper's, where the
-    task has no protocols to choose from, or with `protocol="paper"`.
+    task has no presets to choose from, or with `preset="paper"`.
 
     Without `model`, the first of the task's models: the one that the paper is about.
     """
@@ -142,12 +142,15 @@ def default_config(task: str, model: str | None = None, **settings: Any) -> RunC
         model = experiment.models[0] if experiment.models else "stpnr"
     if cores.find(model) is None:
         raise ConfigError(unknown("model", model, cores.names()))
-    if entry.default_protocol and not settings.get("rllib"):  # RLlib lacks what tuned presets have
-        settings.setdefault("protocol", entry.default_protocol)
+    preset = entry.config.migrated(settings).get("preset")
+    if preset is None and not settings.get("rllib"):  # RLlib lacks what tuned presets have
+        preset = entry.default_preset
+    if preset is not None:
+        settings["preset"] = preset
     values = {
         **entry.settings,
         **entry.model_settings.get(model, {}),
-        **entry.protocols.get(settings.get("protocol", ""), {}),
+        **entry.presets.get(preset or "", {}),
     }
     deciding = entry.config.deciding
     chosen = {k: v for k, v in {**values, **settings}.items() if k in deciding}

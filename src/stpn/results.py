@@ -183,7 +183,7 @@ def _unfinished_summary(run: Run, rows: list[Row]) -> RunSummary:
         "proficiency": last.get("proficiency"),
         "power": last.get("power"),
         "done": max(int(last.get("step", 0)), run.saved or 0),
-        "paper_length": task.protocol,
+        "paper_length": task.length,
         "unit": task.unit,
         "finished": False,
         "paper": paper_numbers(task, config["model"]),

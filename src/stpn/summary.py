@@ -12,7 +12,7 @@ from typing import Any
 from stpn._typed import build
 
 Row = dict[str, Any]
-_RENAMED = {"protocol": "paper_length"}  # as files of earlier versions have it
+RENAMED = {"protocol": "paper_length"}  # as summaries and cards of earlier versions have it
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class RunSummary:
         known = {f.name for f in dataclasses.fields(cls)} - {"extras"}
         values: dict[str, Any] = {"extras": {}}
         for name, value in content.items():
-            name = _RENAMED.get(name, name)
+            name = RENAMED.get(name, name)
             (values if name in known else values["extras"])[name] = value
         return build(cls, values)
 

@@ -28,6 +28,7 @@ from stpn.config import RunConfig, from_dict, trusted
 from stpn.errors import CheckpointError, ConfigError, RunError, unknown
 from stpn.results import RunResult, rounded
 from stpn.runs import Run
+from stpn.summary import RENAMED
 from stpn.tasks import registry
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Card:
     proficiency: float
     power: float
     done: int  # epochs, iterations or steps of training
-    protocol: int  # as many as the paper's
+    paper_length: int  # as many as the paper's
     unit: str
     chosen: str  # how this seed was chosen
     command: str  # what trained it
@@ -69,8 +70,8 @@ class Card:
         metric = self.metric.replace("_", " ")
         unit = "%" if "accuracy" in self.metric else ""
         length = f"{self.done:,}"
-        if self.done < self.protocol:
-            length += f" of the paper's {self.protocol:,}"
+        if self.done < self.paper_length:
+            length += f" of the paper's {self.paper_length:,}"
         facts = {
             "task": f"{experiments.get(self.task).title} ({self.task})",
             metric: f"{self.proficiency:.4g}{unit}{_beside(theirs.get('proficiency'), metric)}",
@@ -112,6 +113,7 @@ class Shelf:
             raise ConfigError(unknown("network", name, dict.fromkeys(known)))
         path = self.directory / f"{name}.json"
         content = read_object(path, remedy="install the package again")
+        content = {RENAMED.get(name, name): value for name, value in content.items()}
         try:
             card = build(Card, content)
         except ValueError as error:
@@ -274,7 +276,7 @@ def ship(run: Run, of: int, directory: Path) -> Card:
         proficiency=rounded(summary.proficiency),
         power=rounded(summary.power),
         done=summary.done,
-        protocol=summary.paper_length,
+        paper_length=summary.paper_length,
         unit=summary.unit,
         chosen=_chosen(summary.metric, of),
         command=command(config),
@@ -315,9 +317,7 @@ def command(config: RunConfig) -> str:
     env = {"env": config.env} if hasattr(config, "env") else {}
     usual = experiments.default_config(config.task, config.model, **env).to_dict()
     # Some settings decide the defaults of all others.
-    chosen = {
-        name: getattr(config, name) for name in ("protocol", "rllib", "algo") if name in usual
-    }
+    chosen = {name: getattr(config, name) for name in ("preset", "rllib", "algo") if name in usual}
     default = experiments.default_config(config.task, config.model, **env, **chosen).to_dict()
     default |= {name: usual[name] for name in chosen}
     task = ["--env", config.env] if hasattr(config, "env") else [config.task]

@@ -42,9 +42,9 @@ def write_result(
     if power is None:
         mean, std = (cost.mean, cost.std) if cost else (40.0, 3.0)
         power = float(abs(mean + std * noise.normal()))
-    done = round(reach * experiment.protocol)
+    done = round(reach * experiment.length)
     steps = np.unique(np.linspace(1, max(done, 1), rows).round().astype(int))
-    progress = 1 - np.exp(-6 * steps / experiment.protocol)
+    progress = 1 - np.exp(-6 * steps / experiment.length)
     jitter = 1 + 0.02 * noise.normal(size=len(steps))
     curve = {
         "step": steps.tolist(),
@@ -79,7 +79,7 @@ def write_result(
             .tolist(),
             "power_stretch": stretch,
             "done": done,
-            "protocol": experiment.protocol,
+            "paper_length": experiment.length,
             "unit": experiment.unit,
             "finished": finished,
             "paper": None,

@@ -41,7 +41,7 @@ def test_without_a_complete_run_the_longest_count(tmp_path: Path) -> None:
     assert group.left_out == 1
 
 
-def test_a_run_as_long_as_the_protocol_but_unfinished_is_not_complete(tmp_path: Path) -> None:
+def test_a_run_as_long_as_the_papers_but_unfinished_is_not_complete(tmp_path: Path) -> None:
     write_result(tmp_path, "art", "lstm", 0, finished=False)
     assert collect(tmp_path).group("art", "lstm").is_short
 
@@ -83,7 +83,7 @@ def test_settings_that_differ_from_the_paper_are_named(tmp_path: Path) -> None:
     assert grid.group("art", "lstm").deviations == ()
 
 
-def test_models_outside_the_paper_have_no_protocol_to_differ_from(tmp_path: Path) -> None:
+def test_models_outside_the_paper_have_no_settings_to_differ_from(tmp_path: Path) -> None:
     write_result(tmp_path, "art", "gru", 0, config={"lr": 0.5})
     group = collect(tmp_path).group("art", "gru")
     assert group.seeds_wanted is None

@@ -206,7 +206,7 @@ def test_the_tasks_of_the_paper_are_ready_and_either_trainer_goes_on(ray, task, 
     if task != "pong":  # the first row of Pong would be minutes away
         assert row["power"] > 0
     plain = experiments.get(task).task.build_trainer(
-        experiments.default_config(task, protocol=config.protocol, **common)
+        experiments.default_config(task, preset=config.preset, **common)
     )
     try:
         plain.load_state_dict(saved)

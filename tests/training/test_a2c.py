@@ -102,7 +102,7 @@ def test_loss_and_gradient_against_loops(mode: AutoresetMode) -> None:
                 torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-5)
 
 
-def test_maze_protocol_bootstraps_nothing() -> None:
+def test_the_maze_bootstraps_nothing() -> None:
     actor, _ = learner(MazeVectorEnv(3), steps=200)
     for update in range(2):
         rollout = actor.collect(generator(update))

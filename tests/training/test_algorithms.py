@@ -54,7 +54,7 @@ OLD = {
     "task": "maze", "model": "lstm", "seed": 3, "algo": "ppo", "agents": 5, "rollout": 20,
     "discount": 0.8, "value_weight": 0.3, "entropy": 0.02, "concentration": 0.0, "grad_norm": 2.0,
     "smoothing": 0.9, "clip": 0.1, "epochs": 7, "minibatch": 40, "sequence": 10,
-    "algorithm": "auto",
+    "algorithm": "auto", "protocol": "paper",
 }  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def test_old_names_become_new_ones() -> None:
     config: Any = from_dict(OLD)
     shared = (config.num_envs, config.num_steps, config.gamma, config.vf_coef, config.ent_coef)
     assert shared == (5, 20, 0.8, 0.3, 0.02)
-    assert config.max_grad_norm == 2.0
+    assert (config.max_grad_norm, config.preset) == (2.0, "paper")
     own = PPOSettings(
         gae_lambda=0.9, clip_coef=0.1, update_epochs=7, minibatch_size=40, sequence_length=10
     )
@@ -71,6 +71,9 @@ def test_old_names_become_new_ones() -> None:
     assert "gamma is 0.7" in config.contradiction({**OLD, "discount": 0.7})
     a2c: Any = from_dict({**OLD, "algo": "a2c", "concentration": 0.5})
     assert a2c.algorithm == A2CSettings(concentration=0.5)
+    # a file of an earlier version as the start of another run: its preset decides the defaults
+    paper: Any = experiments.default_config("maze", "rnn", protocol="paper")
+    assert (paper.preset, paper.algo, paper.num_envs) == ("paper", "a2c", 512)
     # epochs are the length of other tasks
     assert from_dict({"task": "art", "epochs": 7}).total == 7
 

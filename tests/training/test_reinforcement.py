@@ -110,7 +110,7 @@ def test_maze_rows_and_figures() -> None:
 
 
 def test_the_papers_settings() -> None:
-    headline = experiments.default_config("maze", protocol="paper")
+    headline = experiments.default_config("maze", preset="paper")
     assert (headline.algo, headline.num_envs, headline.iterations) == ("a2c", 512, 50_000)
     assert (headline.lr, headline.lr_decay, headline.relative_value) == (1e-4, None, False)
     assert (headline.num_steps, headline.gamma, headline.vf_coef) == (200, 0.9, 0.1)
@@ -121,27 +121,27 @@ def test_the_papers_settings() -> None:
     )
     assert (headline.hidden_size, headline.norm, headline.clamp) == (55, "post", 1.0)
     assert (headline.ent_coef, headline.final_episodes, headline.greedy) == (0.0, 51_200, False)
-    ablation = experiments.default_config("maze-ablation", protocol="paper")
+    ablation = experiments.default_config("maze-ablation", preset="paper")
     assert (ablation.hidden_size, ablation.norm, ablation.clamp) == (30, "pre", None)
     assert experiments.default_config("maze", "lstm").hidden_size == 47
 
-    pong = experiments.default_config("pong", protocol="paper")
+    pong = experiments.default_config("pong", preset="paper")
     assert (pong.algo, pong.num_envs, pong.num_steps, pong.gamma) == ("a2c", 64, 50, 0.99)
     assert (pong.vf_coef, pong.ent_coef, pong.max_grad_norm) == (0.5, 0.01, 40.0)
     assert (pong.lr, pong.greedy, pong.algorithm.concentration) == (7e-4, True, 0.0)
-    assert experiments.default_config("pong", "lstm", protocol="paper").lr == 1e-4
+    assert experiments.default_config("pong", "lstm", preset="paper").lr == 1e-4
     assert not pong.normalize_observations
-    fast = experiments.default_config("pong", protocol="fast")
+    fast = experiments.default_config("pong", preset="fast")
     assert (fast.algo, fast.num_envs, fast.lr, fast.steps) == ("ppo", 32, 4e-4, 10_000_000)
 
     tuned = experiments.default_config("pong", "lstm")
-    assert (tuned.protocol, tuned.algo, tuned.lr, tuned.lr_final) == ("tuned", "ppo", 5e-4, 0.0)
-    assert experiments.default_config("pong", rllib=True).protocol == "paper"
+    assert (tuned.preset, tuned.algo, tuned.lr, tuned.lr_final) == ("tuned", "ppo", 5e-4, 0.0)
+    assert experiments.default_config("pong", rllib=True).preset == "paper"
 
     assert experiments.default_config("pendulum").lr_final == 0.0
-    before = experiments.default_config("pendulum", protocol="fast")
+    before = experiments.default_config("pendulum", preset="fast")
     assert (before.lr_final, before.lr_decay) == (None, 4_000_000)
-    pendulum = experiments.default_config("pendulum", protocol="paper")
+    pendulum = experiments.default_config("pendulum", preset="paper")
     assert not pendulum.relative_value
     assert (pendulum.algo, pendulum.num_envs, pendulum.num_steps) == ("ppo", 1, 2048)
     assert (
@@ -159,7 +159,7 @@ def test_the_papers_settings() -> None:
 
 
 @pytest.mark.slow
-def test_the_fast_protocol_finds_its_way_in_the_maze() -> None:
+def test_the_fast_preset_finds_its_way_in_the_maze() -> None:
     built = trainer("maze", iterations=60, eval_every=20, eval_episodes=64)
     rewards = [row["train_reward"] for row in work(built)]
     assert 4 < rewards[0] < 8  # a random walk earns 5.6
@@ -277,7 +277,7 @@ def test_stretches() -> None:
         ({"max_grad_norm": 0.0}, "max_grad_norm must be > 0"),
         ({"concentration": 0.03}, "concentration is a setting of a2c"),
         ({"algo": "dqn"}, "unknown algorithm 'dqn'"),
-        ({"protocol": "quick"}, "protocol must be one of"),
+        ({"preset": "quick"}, "preset must be one of"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:

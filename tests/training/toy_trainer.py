@@ -104,4 +104,4 @@ class ToyTask(Task):
 
 
 TOY = ToyTask(name="toy", title="Toy", metric="score", config=ToyConfig)
-TOY_EXPERIMENT = Experiment(name="toy", protocol=10, seeds=1, hidden_sizes={"stpnr": 1})
+TOY_EXPERIMENT = Experiment(name="toy", length=10, seeds=1, hidden_sizes={"stpnr": 1})

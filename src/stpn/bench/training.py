@@ -223,17 +223,17 @@ def _step_shares(trainer: Trainer, updates: int) -> Shares:
 
 
 def _maze(quick: bool) -> list[Row]:
-    """STPNr as in the paper, 512 agents, then 64, and the fast protocol; acting included"""
+    """STPNr as in the paper, 512 agents, then 64, and the preset fast; acting included"""
     rows = []
     for agents, updates, least in ((512, 3, 1.4), (64, 20, 8.0)):
         updates = 1 if quick else updates
-        seconds, shares = _agent("maze", "stpnr", updates, protocol="paper", num_envs=agents)
+        seconds, shares = _agent("maze", "stpnr", updates, preset="paper", num_envs=agents)
         what = f"updates, {agents} agents"
         rows.append(_row("maze", what, 1 / seconds, "/s", at_least=least, shares=shares))
     config = cast(MazeConfig, experiments.default_config("maze", "stpnr"))
     seconds, shares = _agent("maze", "stpnr", 1 if quick else 8)
     minutes = config.iterations * seconds / 60
-    what = f"{config.iterations:,} updates of the fast protocol"
+    what = f"{config.iterations:,} updates of the preset fast"
     rows.append(_row("maze", what, minutes, "min", shares=shares))
     memory = _memory_of_maze(agents=512, updates=1 if quick else 3) / 1e9
     return [*rows, _row("maze", "peak memory, 512 agents", memory, "GB", at_most=2)]
@@ -242,13 +242,13 @@ def _maze(quick: bool) -> list[Row]:
 def _pong(quick: bool) -> list[Row]:
     """STPNr as in the paper, 64 environments and rollouts of 50 steps; then PPO, three epochs"""
     rows = []
-    for protocol, what, least in (
+    for preset, what, least in (
         ("paper", "steps of agents, A2C", 900),
         ("tuned", "steps of agents, PPO", 1200),
     ):
-        config = cast(PongConfig, experiments.default_config("pong", protocol=protocol))
+        config = cast(PongConfig, experiments.default_config("pong", preset=preset))
         rollout = 10 if quick else config.num_steps
-        seconds, shares = _agent("pong", "stpnr", 1, protocol=protocol, num_steps=rollout)
+        seconds, shares = _agent("pong", "stpnr", 1, preset=preset, num_steps=rollout)
         rate = config.num_envs * rollout / seconds
         rows.append(_row("pong", what, rate, "/s", at_least=least, shares=shares))
     return rows
@@ -307,7 +307,7 @@ def _train_maze_alone(agents: int, updates: int, threads: int) -> None:
     torch.set_num_threads(threads)
     with (
         stpn.use_backend("native"),
-        _built("maze", "stpnr", protocol="paper", num_envs=agents, eval_every=NEVER) as trainer,
+        _built("maze", "stpnr", preset="paper", num_envs=agents, eval_every=NEVER) as trainer,
     ):
         _seconds(trainer, updates)
     print(peak_memory())

@@ -50,7 +50,7 @@ def run(arguments: list[str]) -> int:
     for task in experiments.TASKS.values():
         if not task.hidden_sizes:
             continue
-        length = f"{task.protocol:,} {task.unit}s, {task.seeds} seeds"
+        length = f"{task.length:,} {task.unit}s, {task.seeds} seeds"
         console.print(f"\n[bold]{task.name}[/]  {task.title}: {length}", highlight=False)
         console.print(_experiment(task))
     others = [task for task in experiments.TASKS.values() if not task.hidden_sizes]
@@ -105,7 +105,7 @@ def _tasks() -> dict[str, object]:
             "title": task.title,
             "unit": task.unit,
             "metric": task.metric,
-            "protocol": task.protocol,
+            "length": task.length,
             "seeds": task.seeds,
             "hidden_sizes": dict(task.hidden_sizes),
             "paper": [row._asdict() for row in paper.numbers() if row.task == task.name],

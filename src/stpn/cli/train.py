@@ -19,13 +19,12 @@ from stpn.config import STPN_SETTINGS, RunConfig, from_dict, trusted
 from stpn.errors import ConfigError
 from stpn.runs import Run
 from stpn.tasks import registry
-from stpn.training.rl_config import RENAMED
 
 DEFAULT_TASK = "art"
 ENVIRONMENT_TASK = "gym"  # `--env NAME` in place of a task of the paper
 LENGTHS = ("epochs", "iterations", "steps")
 REINFORCEMENT = """
-Reinforcement learning has settings of its own (--algo, --protocol, --rllib, ...):
+Reinforcement learning has settings of its own (--algo, --preset, --rllib, ...):
 `stpn train maze --help`, or `stpn train --env NAME --help` for any Gymnasium environment."""
 
 
@@ -76,7 +75,7 @@ def _train_in_parallel(config: RunConfig, place: Place, output: Output) -> int:
 
 
 def parse(arguments: list[str]) -> tuple[RunConfig, Place, Output]:
-    """Two passes: task, model, protocol and config file decide the defaults of all others."""
+    """Two passes: task, model, preset and config file decide the defaults of all others."""
     defaults = _defaults(arguments)
     _refuse_foreign_flags(arguments, defaults)
     parts: list[tuple[str, Any, Any]] = [
@@ -117,7 +116,7 @@ def _refuse_foreign_flags(arguments: list[str], config: RunConfig) -> None:
         raise ConfigError(
             f"--env stands in place of a task: stpn train --env {_value(arguments, '--env')}"
         )
-    for old, new in RENAMED.items() if "num_envs" in fields else ():
+    for old, new in config.renamed.items():
         old, new = (f"--{name.replace('_', '-')}" for name in (old, new))
         if old in flags:
             raise ConfigError(f"{old} is {new} now")
@@ -152,8 +151,8 @@ def _defaults(arguments: list[str]) -> RunConfig:
     # another model than the file's: the file's settings, but that model's own size
     settings.pop("hidden_size", None)
     settings.update(task=task, model=model)
-    if (protocol := _value(arguments, "--protocol")) is not None:
-        settings["protocol"] = protocol
+    if (preset := _value(arguments, "--preset")) is not None:
+        settings["preset"] = preset
     if "--rllib" in arguments:
         settings["rllib"] = True
     if algo is not None:

@@ -76,7 +76,7 @@ def run(arguments: list[str]) -> int:
         trusted=options.trusted,
         on_trial=_on_trial(config.unit, as_json=options.json),
     )
-    length = experiments.get(config.task).protocol
+    length = experiments.get(config.task).length
     command = f"stpn train --config {found.path}"
     if config.total < length:
         command += f" --{config.total_field.replace('_', '-')} {length}"

@@ -233,7 +233,7 @@ def _deviations(run: RunResult, experiment: experiments.Experiment) -> Iterator[
 
     The length of the run is not among them: how far a run went is shown by its reach.
     """
-    choice = {"protocol": "paper"} if "paper" in experiment.task.protocols else {}
+    choice = {"preset": "paper"} if "paper" in experiment.task.presets else {}
     try:
         reference = experiments.default_config(run.task, run.model, **choice)
     except (ImportError, ConfigError):
@@ -241,7 +241,7 @@ def _deviations(run: RunResult, experiment: experiments.Experiment) -> Iterator[
     ignored = {
         *reference.incidental(IDENTITY, MACHINE, MEASUREMENT),
         reference.total_field,
-        "protocol",  # whose values are compared themselves
+        "preset",  # whose values are compared themselves
         "hidden_size",  # None there, the size that was taken here: see below
     }
     for name, expected in reference.to_dict().items():

@@ -248,7 +248,7 @@ def _training_label(task: str, groups: list[Group]) -> str:
     label = "environment step" if unit == "step" else unit
     if not any(group.is_short for group in groups):
         return label
-    return f"{label} (paper: {short_number(experiments.TASKS[task].protocol)})"
+    return f"{label} (paper: {short_number(experiments.TASKS[task].length)})"
 
 
 def short_number(value: float) -> str:

@@ -3,7 +3,7 @@
     python -m stpn.scale.costs measure docs/scaling.json     # some seconds of every experiment
     python -m stpn.scale.costs table docs/scaling.json       # what all of it needs on n cores
 
-Every run is measured on one thread, as a sweep runs it: a few updates of the paper's protocol,
+Every run is measured on one thread, as a sweep runs it: a few updates with the paper's settings,
 extrapolated to its whole length. Rows of metrics and the final figures come on top.
 """
 
@@ -41,7 +41,7 @@ class Cost:
     model: str
     seeds: int
     unit_seconds: float  # of an epoch, iteration or step
-    units: int  # of the paper's protocol
+    units: int  # of the paper's training
     state_bytes: int  # of the core, for one sequence or environment
     checkpoint_bytes: int
 
@@ -63,7 +63,7 @@ def measure(tasks: Sequence[str] | None = None) -> list[Cost]:
 
 def _measure(name: str, model: str) -> Cost:
     task = experiments.get(name)
-    settings = {"protocol": "paper"} if "paper" in task.task.protocols else {}
+    settings = {"preset": "paper"} if "paper" in task.task.presets else {}
     config = experiments.default_config(name, model, threads=1, **settings)
     with _one_thread(), closing(task.task.build_trainer(_without_rows(config))) as trainer:
         unit_seconds = _seconds_per_unit(trainer)

@@ -45,7 +45,7 @@ def vector_env(num_envs: int = 1) -> Any:
 class PendulumConfig(AgentConfig):
     """MuJoCo's Inverted Pendulum: balance for 1000 steps."""
 
-    protocol: Literal["tuned", "fast", "paper"] = "fast"
+    preset: Literal["tuned", "fast", "paper"] = "fast"
     """Whose defaults. paper: the paper's; fast: relative_value, without which the value's error,
     hundreds of times larger than the policy's loss, dominates the gradient of the shared layer;
     tuned: also a learning rate that falls to 0 at the end, without which agents that balance
@@ -100,11 +100,11 @@ TASKS = (
             "eval_every": 20_000,
         },
         model_settings={"stpnf": {"norm": "none", "clamp": 0.1}},
-        protocols={
+        presets={
             "paper": {"relative_value": False},
             "fast": {},
             "tuned": {"lr_decay": None, "lr_final": 0.0},
         },
-        default_protocol="tuned",
+        default_preset="tuned",
     ),
 )

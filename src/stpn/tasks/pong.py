@@ -85,7 +85,7 @@ def screen_env(num_envs: int = 1, *, three_actions: bool = False) -> Any:
 class PongConfig(AgentConfig):
     """Atari Pong from single frames: speed must be remembered."""
 
-    protocol: Literal["tuned", "fast", "paper"] = "paper"
+    preset: Literal["tuned", "fast", "paper"] = "paper"
     """Whose defaults. tuned: PPO with many small steps on what moves in the frames, which wins on a
     small machine; paper: A2C, 64 agents, 1e8 steps; fast: PPO as it was before it was tuned."""
     steps: int = 100_000_000
@@ -207,7 +207,7 @@ TASKS = (
             "final_episodes": 32,
         },
         model_settings={"lstm": {"lr": 0.0001}},
-        protocols={"paper": {}, "fast": FAST, "tuned": TUNED},
-        default_protocol="tuned",
+        presets={"paper": {}, "fast": FAST, "tuned": TUNED},
+        default_preset="tuned",
     ),
 )

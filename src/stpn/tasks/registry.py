@@ -44,9 +44,9 @@ class Task(ABC):
     """What a new run has that differs from those defaults."""
     model_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The same for one model."""
-    protocols: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """The same for one value of the field `protocol`, if there is one."""
-    default_protocol: str | None = None
+    presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The same for one value of the field `preset`, if there is one."""
+    default_preset: str | None = None
     """Which of them is meant where none is named. None: the config class's own."""
 
     @property

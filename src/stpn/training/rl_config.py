@@ -29,6 +29,7 @@ RENAMED = {
     "minibatch": "minibatch_size",
     "sequence": "sequence_length",
     "algorithm": "rllib_algorithm",
+    "protocol": "preset",
 }
 """Names of settings in runs and results of earlier versions, and what they are called now."""
 
@@ -116,6 +117,7 @@ class AgentConfig(RunConfig):
     """RLlib: processes that play, here or on other nodes. 0: the one that learns plays, too."""
 
     deciding: ClassVar[tuple[str, ...]] = ("algo",)
+    renamed: ClassVar[Mapping[str, str]] = RENAMED
 
     @property
     def steps_per_unit(self) -> int:
@@ -126,13 +128,6 @@ class AgentConfig(RunConfig):
     def groups(cls, values: Mapping[str, Any]) -> dict[str, type[Any]]:
         algo = values.get("algo", cls.algo)
         return {"algorithm": algorithms.get(algo)} if isinstance(algo, str) else {}
-
-    @classmethod
-    def migrated(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        if not RENAMED.keys() & values.keys():
-            return dict(values)
-        renamed = {RENAMED.get(name, name): value for name, value in values.items()}
-        return cls.relevant(renamed)  # every run had the settings of both algorithms
 
     @classmethod
     def elsewhere(cls, name: str) -> str | None:

@@ -168,7 +168,7 @@ def summarise(
         "power": figures.power,
         "power_per_step": figures.power_per_step,
         "done": trainer.done,
-        "paper_length": task.protocol,
+        "paper_length": task.length,
         "unit": task.unit,
         "finished": trainer.done >= trainer.total,
         "paper": paper_numbers(task, config.model),

@@ -44,9 +44,9 @@ OBSERVATION_SIZE = 17
 class MazeConfig(AgentConfig):
     """Maze exploration: find a hidden cell, then find it again and again."""
 
-    protocol: Literal["fast", "paper"] = "fast"
-    """Whose defaults. fast: PPO on whole episodes, which learns in minutes what takes the paper's
-    protocol hours; paper: A2C, 512 agents, learning rate 1e-4, 50,000 iterations."""
+    preset: Literal["fast", "paper"] = "fast"
+    """Whose defaults. fast: PPO on whole episodes, which learns in minutes what takes the
+    paper's hours; paper: A2C, 512 agents, learning rate 1e-4, 50,000 iterations."""
     iterations: int = 8000
     """Rollouts and what is learnt from them, one episode of every agent each."""
     reward_input: float = 10.0
@@ -125,7 +125,7 @@ TASKS = (
         config=MazeConfig,
         settings=FAST,
         model_settings={"stpnr": {"norm": "post", "clamp": 1.0}},
-        protocols={"paper": PAPER},
+        presets={"paper": PAPER},
     ),
     Maze(
         name="maze-ablation",
@@ -133,7 +133,7 @@ TASKS = (
         metric="reward",
         config=MazeConfig,
         settings=FAST,
-        protocols={"paper": PAPER},
+        presets={"paper": PAPER},
     ),
 )
 
