@@ -107,8 +107,9 @@ template <class P, class C> class BackwardPass : Pass<P, C> {
       active[running++] = &lane;
       prepare(lane, t0, t);
     }
-    if (t > 0) backward_sweep<P, true>(s, grads.synapses, active, running, du_from);
-    else backward_sweep<P, false>(s, grads.synapses, active, running, du_from);
+    const Wanted wanted{du_from, sh.associate_new};
+    if (t > 0) backward_sweep<P, true>(s, grads.synapses, active, running, wanted);
+    else backward_sweep<P, false>(s, grads.synapses, active, running, wanted);
     for (int k = 0; k < running; ++k) propagate(static_cast<Lane<T>&>(*active[k]), t);
     if (t > 0 && t % kBoundEvery == 0)
       for (int k = 0; k < running; ++k) bound(*active[k]);
@@ -148,6 +149,10 @@ template <class P, class C> class BackwardPass : Pass<P, C> {
       recall_u(lane, t, lane.u_block + k * s.Dp);
       const T* h = y_of(lane, t);
       if constexpr (P::own_pre) copy(lane.pre_block + k * s.Dp, h, sh.Hn);
+      if (sh.associate_new) {
+        copy(lane.pre_block + k * s.Dp, lane.u_block + k * s.Dp, Base::hidden_at());
+        copy(lane.pre_block + k * s.Dp + Base::hidden_at(), h, sh.Hn);
+      }
       C::recall(sh, Base::record(lane.b, t), h, lane.post_block + k * s.Rp,
                 lane.kept_block + k * s.Rp, lane.eff_block + k * s.Rp);
     }
@@ -192,8 +197,8 @@ template <class P, class C> class BackwardPass : Pass<P, C> {
     const idx k = t - t0 + 1;
     lane.record = Base::record(lane.b, t);
     lane.u = lane.u_block + k * s.Dp;
-    lane.u_prev = lane.u - s.Dp;
-    lane.pre_prev = lane.pre_block + (k - 1) * s.Dp;
+    lane.pre = lane.pre_block + k * s.Dp;
+    lane.u_prev = lane.pre_prev = lane.pre - s.Dp;
     lane.post = lane.post_block + k * s.Rp;
     lane.post_prev = lane.post - s.Rp;
     lane.kept = lane.kept_block + k * s.Rp;
@@ -227,7 +232,7 @@ template <class P, class C> class BackwardPass : Pass<P, C> {
     lane.masked = lane.len > 1;
     update_sweep<P, true>(s, lane);
     for (idx i = 0; i < s.R; ++i) through_last_update(lane, i);
-    sums_sweep<P>(s, lane, lane.f_own);
+    sums_sweep<P>(s, lane, lane.f_own, sh.associate_new);
   }
 
   // From dL/d(final state) to dL/dF before its division by norm post and its clamp, in row i. F_T,
@@ -273,8 +278,14 @@ template <class P, class C> class BackwardPass : Pass<P, C> {
     const T* dy = c.dy ? at<T>(c.dy) + lane.b * c.dy_sb + t * c.dy_st : nullptr;
     if (dy) dy = view<P>(lane.dy_own, dy, c.dy_sb, sh.H);
     const T* h = C::reads_y ? y_of(lane, t) : nullptr;
+    if (sh.associate_new)
+      for (idx k = 0; k < sh.Hn; ++k) lane.dh[k] += lane.dpre[Base::hidden_at() + k];
     C::backward(sh, lane, grads, dy, h, dpower(lane, t), get<P>(from_update, 0));
     clear(lane.du, s.Dp);
+    if (sh.associate_new) {  // what the update wants of x
+      copy(lane.du, lane.dpre, Base::hidden_at());
+      clear(lane.dpre, s.Dp);
+    }
   }
 
   Each<P> dpower(const Lane<T>& lane, idx t) const {

@@ -77,10 +77,11 @@ template <class P> struct StepSums {
         shared(P::rates ? T(1) : s.gamma),
         pre(P::own_pre ? lane.pre_prev : lane.u_prev),
         dpre(lane.dpre) {}
-  STPN_INLINE void add(idx d, V<T> D, V<T> f, V<T> gamma) {
+  // APART: pre is not u, and wants its gradient by itself.
+  template <bool APART = P::own_pre> STPN_INLINE void add(idx d, V<T> D, V<T> f, V<T> gamma) {
     const V<T> gD = P::rates ? gamma * D : D;
     s1 += gD * load(pre + d);
-    if constexpr (P::own_pre) store(dpre + d, load(dpre + d) + post * gD);
+    if constexpr (APART) store(dpre + d, load(dpre + d) + post * gD);
     if constexpr (P::norm != kNormNone) df += D * f;
   }
   STPN_INLINE void put(SweepLane<T>& lane, idx i) const {
@@ -98,7 +99,7 @@ template <class P> struct StepSums {
 template <class P> struct StepBack {
   using T = Scalar<P>;
   V<T> post, kept, eff, c1, c2, c3, c4;
-  const T *F, *u, *u2, *u_w;
+  const T *F, *u, *pre, *u2, *u_w;
   T *dF, *du;
   bool masked;
   STPN_INLINE StepBack(const Synapses<T>& s, const SweepLane<T>& lane, idx i)
@@ -111,6 +112,7 @@ template <class P> struct StepBack {
         c4(factor<P>(lane.c4, i)),
         F(lane.F + i * s.Dp),
         u(lane.u),
+        pre(lane.pre),
         u2(lane.u2),
         u_w(lane.u_w),
         dF(lane.dF + i * s.Dp),
@@ -118,11 +120,19 @@ template <class P> struct StepBack {
         masked(lane.masked) {}
 };
 
-// Step t of NB lanes (1 or 2) in row i, and with NEXT the sums of step t-1. Columns below `du_from`
-// belong to inputs that want no gradient.
+// What a sweep is to find beside the gradients of the synapses.
+struct Wanted {
+  idx du_from;         // columns below it belong to inputs that want no gradient
+  bool associate_new;  // hidden columns of pre are the new h: not u, and with a gradient of their
+                       // own
+};
+
+enum Column { kNoInput, kInput, kInputApart };
+
+// Step t of NB lanes (1 or 2) in row i, and with NEXT the sums of step t-1.
 template <class P, bool NEXT, int NB>
 STPN_INLINE void backward_tile(const Synapses<Scalar<P>>& s, Scalar<P>* gradients,
-                               SweepLane<Scalar<P>>* const* lanes, idx i, idx du_from) {
+                               SweepLane<Scalar<P>>* const* lanes, idx i, const Wanted& wanted) {
   using T = Scalar<P>;
   constexpr int L = kLanes<T>;
   const idx Dp = s.Dp;
@@ -132,7 +142,9 @@ STPN_INLINE void backward_tile(const Synapses<Scalar<P>>& s, Scalar<P>* gradient
   // The second lane of one repeats it.
   StepSums<P> sums[2] = {StepSums<P>(s, *lanes[0], i), StepSums<P>(s, *lanes[NB - 1], i)};
   const StepBack<P> back[2] = {StepBack<P>(s, *lanes[0], i), StepBack<P>(s, *lanes[NB - 1], i)};
-  const auto column = [&](idx d, auto wants_du) STPN_LAMBDA {
+  const auto column = [&](idx d, auto kind) STPN_LAMBDA {
+    constexpr Column of = decltype(kind)::value;
+    constexpr bool apart = of == kInputApart;
     const V<T> w = parameter<P>(row, d, kW), lambda = lambda_at<P>(row, d),
                gamma = gamma_at<P>(row, d);
     V<T> dw = load(slot<P>(grads, d, kW)), dlambda{}, dgamma{}, alpha{}, dalpha{};
@@ -156,15 +168,15 @@ STPN_INLINE void backward_tile(const Synapses<Scalar<P>>& s, Scalar<P>* gradient
       const V<T> kept = k.kept * D, post = k.post * D;
       if constexpr (P::rates) {
         dlambda += kept * f;
-        dgamma += post * u;
+        dgamma += post * (apart ? load(k.pre + d) : u);
       }
       V<T> dg = k.c1 * u;
       if constexpr (P::norm != kNormNone) dg += k.c2 * g;
       if constexpr (P::power) dg += k.c4 * (load(k.u2 + d) * sign<T>(g));
-      if constexpr (decltype(wants_du)::value) {
+      if constexpr (of != kNoInput) {
         V<T> du = load(k.du + d) + k.c1 * g;
         if constexpr (P::power) du += (k.c4 + k.c4) * (load(k.u_w + d) * abs(g));
-        if constexpr (!P::own_pre) du += P::rates ? gamma * post : post;
+        if constexpr (!P::own_pre && !apart) du += P::rates ? gamma * post : post;
         store(k.du + d, du);
       }
       dw += dg;
@@ -182,9 +194,10 @@ STPN_INLINE void backward_tile(const Synapses<Scalar<P>>& s, Scalar<P>* gradient
       if constexpr (P::clamp) {
         const auto passed = abs(before) <= limit;  // like torch's clamp, also of the limit itself
         if (k.masked) D = passed ? D : V<T>{};
-        if constexpr (NEXT) sums[b].add(d, D, passed ? f : V<T>{}, gamma);
+        if constexpr (NEXT)
+          sums[b].template add<P::own_pre || apart>(d, D, passed ? f : V<T>{}, gamma);
       } else if constexpr (NEXT) {
-        sums[b].add(d, D, f, gamma);
+        sums[b].template add<P::own_pre || apart>(d, D, f, gamma);
       }
       store(k.dF + d, D);
     }
@@ -196,8 +209,11 @@ STPN_INLINE void backward_tile(const Synapses<Scalar<P>>& s, Scalar<P>* gradient
     if constexpr (P::alpha) store(slot<P>(grads, d, kAlpha<P>), dalpha);
   };
   idx d = 0;
-  for (; d < du_from; d += L) column(d, Constant<false>{});
-  for (; d < Dp; d += L) column(d, Constant<true>{});
+  for (; d < wanted.du_from; d += L) column(d, Constant<kNoInput>{});
+  if constexpr (P::rates)
+    if (wanted.associate_new)
+      for (; d < Dp; d += L) column(d, Constant<kInputApart>{});
+  for (; d < Dp; d += L) column(d, Constant<kInput>{});
   if constexpr (NEXT)
     for (int b = 0; b < NB; ++b) sums[b].put(*lanes[b], i);
 }
@@ -206,26 +222,29 @@ STPN_INLINE void backward_tile(const Synapses<Scalar<P>>& s, Scalar<P>* gradient
 template <class P, bool NEXT>
 __attribute__((noinline)) void backward_sweep(const Synapses<Scalar<P>>& s, Scalar<P>* grads,
                                               SweepLane<Scalar<P>>* const* lanes, int n,
-                                              idx du_from) {
+                                              const Wanted& wanted) {
   for (idx i = 0; i < s.R; ++i) {
     int b = 0;
     if constexpr (!P::across)
-      for (; b + 1 < n; b += 2) backward_tile<P, NEXT, 2>(s, grads, lanes + b, i, du_from);
-    if (b < n) backward_tile<P, NEXT, 1>(s, grads, lanes + b, i, du_from);
+      for (; b + 1 < n; b += 2) backward_tile<P, NEXT, 2>(s, grads, lanes + b, i, wanted);
+    if (b < n) backward_tile<P, NEXT, 1>(s, grads, lanes + b, i, wanted);
   }
 }
 
 // The sums of the last step, where no backward sweep comes before it to take them along.
 template <class P>
 __attribute__((noinline)) void sums_sweep(const Synapses<Scalar<P>>& s, SweepLane<Scalar<P>>& lane,
-                                          const Scalar<P>* F) {
+                                          const Scalar<P>* F, bool apart) {
   using T = Scalar<P>;
   const idx Dp = s.Dp;
   for (idx i = 0; i < s.R; ++i) {
     StepSums<P> sums(s, lane, i);
     const T *row = parameter_row<P>(s, i), *dF = lane.dF + i * Dp;
-    for (idx d = 0; d < Dp; d += kLanes<T>)
-      sums.add(d, load(dF + d), load(F + i * Dp + d), gamma_at<P>(row, d));
+    for (idx d = 0; d < Dp; d += kLanes<T>) {
+      const V<T> D = load(dF + d), f = load(F + i * Dp + d), gamma = gamma_at<P>(row, d);
+      if (P::rates && apart) sums.template add<true>(d, D, f, gamma);
+      else sums.add(d, D, f, gamma);
+    }
     sums.put(lane, i);
   }
 }

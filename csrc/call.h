@@ -18,8 +18,9 @@ enum class Activation : int64_t { kTanh, kSigmoid, kRelu };
 
 struct Call {
   int64_t cell = 0, norm = 0, activation = 0, recurrent = 0, is_double = 0,
-          threads = 1;  // as the enums
-  double clamp = 0;     // infinite: none
+          threads = 1;        // as the enums
+  int64_t associate_new = 0;  // updates associate with [x ; h], not [x ; h_prev]
+  double clamp = 0;           // infinite: none
 
   int64_t B = 0, T = 0, I = 0, H = 0;
   int64_t segment_bytes = 0;  // that the F of a segment of the backward pass may take

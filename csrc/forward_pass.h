@@ -131,6 +131,7 @@ template <class P, class C> class ForwardPass : Pass<P, C> {
     }
     scatter<P>(Base::y(lane.b, t) + sh.first, c.y_sb, lane.h + sh.first, sh.units / P::wide);
     swap(lane.u, lane.u_prev);
+    if (sh.associate_new) copy(lane.u_prev + Base::hidden_at(), lane.h, sh.Hn);
     if (t + 1 == lane.len) finish(lane);
   }
 

@@ -80,7 +80,7 @@ template <class T> struct Lane : SweepLane<T> {  // with the state of its neuron
   T* checkpoints;                          // (count, R, Dp) F at the start of each segment
   T* segment;                              // (every, R, Dp) F of the steps after its start
   T* u_block;                              // (every + 2, Dp)
-  T* pre_block;                            // the same block, unless a model's pre is not u
+  T* pre_block;                            // the same block, unless the update's pre is not u
   T *post_block, *kept_block, *eff_block;  // (every + 2, Rp)
 };
 
@@ -137,7 +137,8 @@ template <class P, class C> struct Shared {
       *w_abs;  // (H, Hp / wide), (Hp) a weight that is not the synapses', and its column sums
   T d = 0, eta = 0;
   Record record;
-  bool has_hidden;  // u holds the hidden state
+  bool has_hidden;     // u holds the hidden state
+  bool associate_new;  // and the update associates with that after the step
 
   explicit Shared(const Call& c)
       : call(c), B(c.B), steps(c.T), I(c.I), H(c.H), Hp(room<P>(c.H)), Hn(c.H * P::wide) {
@@ -153,6 +154,7 @@ template <class P, class C> struct Shared {
     units = Hn;
     power = at<T>(c.power);
     has_hidden = C::inner || c.recurrent;
+    associate_new = P::rates && has_hidden && c.associate_new;
     record = record_layout<P, C>(H, c.power_weight);
     Arena count;
     layout(count);
@@ -285,7 +287,8 @@ void layout_lane(Arena& a, Lane<Scalar<P>>& lane, const Shared<P, C>& sh, idx ev
   lane.act = a.take<T>(Rp + spare);
   if (every) {
     lane.u_block = a.take<T>((every + 2) * Dp);
-    lane.pre_block = P::own_pre ? a.take<T>((every + 2) * Dp) : lane.u_block;
+    const bool apart = P::own_pre || sh.associate_new;
+    lane.pre_block = apart ? a.take<T>((every + 2) * Dp) : lane.u_block;
     T** blocks[] = {&lane.post_block, &lane.kept_block, &lane.eff_block};
     for (T** p : blocks) *p = a.take<T>((every + 2) * Rp);
   }

@@ -120,6 +120,7 @@ NB_MODULE(_native, m) {
   // clang-format off
 #define FIELD(name) field(#name, &Call::name)
   FIELD(cell); FIELD(norm); FIELD(activation); FIELD(recurrent); FIELD(is_double); FIELD(threads); FIELD(clamp);
+  FIELD(associate_new);
   FIELD(B); FIELD(T); FIELD(I); FIELD(H); FIELD(segment_bytes);
   FIELD(x); FIELD(x_sb); FIELD(x_st); FIELD(h0); FIELD(c0); FIELD(f0); FIELD(weight); FIELD(bias);
   FIELD(gamma); FIELD(gamma_sr); FIELD(gamma_sc);

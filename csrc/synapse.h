@@ -31,7 +31,8 @@ template <class T> struct SweepLane {
   // Forward.
   const T* f_src;        // (R, Dp) F_{t-1}, or F_t where there is no update to make
   T* f_dst;              // (R, Dp) F_t
-  T *u_prev, *pre_prev;  // (Dp) what the update associates with: u_prev, unless a model has its own
+  T *u_prev, *pre_prev;  // (Dp) what the update associates with: u_prev ([x ; h_prev], or with the
+                         // new h), unless a model has its own
   T *gu, *gg, *gp;       // (Rp) row sums; without a norm, gp's first vector holds all power
   T *fu, *fg, *fp;       // (Rp) row sums of F, which the backward pass of norm post needs
 
@@ -40,9 +41,10 @@ template <class T> struct SweepLane {
   T* dF;                           // (R, Dp)
   const T* F;                      // (R, Dp) F_t before its clamp
   T *post_prev, *kept_prev, *u_w;  // (Rp), (Rp), (Dp): of step t-1; u_w: weight * u, for power
+  T* pre;                          // (Dp) what the update of step t associates with
   T *c1, *c2, *c3, *c4;  // (Rp) dG = c1 u + c2 G + c4 u2 sign(G), and c3 (W + F) from norm post
   T *s1, *s2;            // (Rp) sums for the step before
-  T *du, *dpre;          // (Dp) of u_t; of pre_{t-1} where the model has its own
+  T *du, *dpre;          // (Dp) of u_t; of pre_{t-1} where it is not u_{t-1}
   bool masked;           // F_t came out of a clamp: not so for an initial state
 };
 

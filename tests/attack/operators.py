@@ -120,6 +120,7 @@ def _inputs(random: Random, name: str) -> Arguments:
         arguments |= {
             "norm": random.randrange(3), "activation": random.randrange(3),
             "recurrent": recurrent, "clamp": random.choice([math.inf, 0.3]),
+            "associate_new": random.random() < 0.5,
         }  # fmt: skip
     if name == "fast_weights":
         arguments |= {"decay": 0.9, "rate": 0.5, "eps": 1e-5}

@@ -359,13 +359,15 @@ def test_a_parameter_set_to_none_is_an_error_on_both_backends(core: type) -> Non
 OPERATOR_INPUTS = (
     "x", "h0", "c0", "f0", "weight", "bias", "lambda_", "gamma", "reset", "lengths",
     "power_weight", "norm", "activation", "recurrent", "clamp",
+    "associate_new",
 )  # fmt: skip
 
 
 def operator_arguments() -> dict[str, Any]:
     given = dict.fromkeys(OPERATOR_INPUTS) | operands()
     given |= {"power_weight": torch.rand(COLUMNS).double()}
-    return given | {"norm": 1, "activation": 0, "recurrent": True, "clamp": 0.5}
+    options = {"norm": 1, "activation": 0, "recurrent": True, "clamp": 0.5, "associate_new": False}
+    return given | options
 
 
 def backward_arguments() -> dict[str, Any]:

@@ -50,6 +50,7 @@ def stpn_arguments(
     grad: bool = True,
     steps: int = STEPS,
     inputs: int = INPUTS,
+    associate_new: bool = False,
 ) -> list[Any]:
     """Everything that torch.ops.stpn.stpn takes, but for `save`."""
     rows, columns = HIDDEN * (4 if gated else 1), inputs + HIDDEN * recurrent
@@ -69,6 +70,7 @@ def stpn_arguments(
         activation,
         recurrent,
         clamp,
+        associate_new,
     ]
 
 

@@ -10,6 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from parity import (
+    BACKENDS,
     DTYPES,
     KINDS,
     MASKS,
@@ -52,6 +53,23 @@ def test_every_kernel(backend, dtype, kind, norm, clamp, power, stp, masks) -> N
 def test_sequences_side_by_side(backend, dtype, kind, norm, clamp, power, stp, masks) -> None:
     case = make_case(kind, SIDE_BY_SIDE, norm=norm, clamp=clamp, stp=stp, masks=masks)
     assert_parity(case, backend, dtype, power)
+
+
+@choose(
+    "dtype, kind, norm, shape, clamp, power, stp, masks",
+    DTYPES, ("r", "l"), NORMS, (Shape(), SIDE_BY_SIDE, Shape(2, 40, 37, 11)),
+    rotate=((None, 0.3), (True, False), STP, ("none", "reset", "both")),
+)  # fmt: skip
+def test_association_with_the_new_h(dtype, kind, norm, shape, clamp, power, stp, masks) -> None:
+    if shape is SIDE_BY_SIDE and masks == "both":
+        masks = "reset"
+    options = {"norm": norm, "clamp": clamp, "stp": stp, "masks": masks}
+    case = make_case(kind, shape, associate="new", **options)
+    if "native" in BACKENDS:
+        assert_parity(case, "native", dtype, power)
+    # It is another rule: the F of the two differ.
+    new, old = (c.run(reference, dtype)["f"] for c in (case, make_case(kind, shape, **options)))
+    assert (new - old).abs().max() > 1e-3
 
 
 @backend

@@ -49,9 +49,10 @@ def scalar_step(x, h, c, f, p, o):
         h_new = [o_[k] * math.tanh(c_new[k]) for k in range(hidden)]
 
     f_new = [list(row) for row in f]
+    associated = x + h_new if o.recurrent and o.associate == "new" else u
     if not o.frozen:
         for i, j in itertools.product(range(rows), range(columns)):
-            pre = u[j]
+            pre = associated[j]
             if o.rule == "oja":
                 pre -= sum(post[k] * f[k][j] for k in range(rows))
             kept = f[i][j] / n[i] if o.norm == "pre" else f[i][j]
@@ -154,12 +155,14 @@ def options_for(kind: str, **changes) -> STPNOptions:
 
 
 @choose(
-    "kind, norm_of, clamp, rule, masks",
-    KINDS, NORMS, (None, 0.3), ("hebb", "oja"), rotate=(MASKS,),
+    "kind, norm_of, clamp, rule, masks, associate",
+    KINDS, NORMS, (None, 0.3), ("hebb", "oja"), rotate=(MASKS, ("previous", "new")),
 )  # fmt: skip
-def test_every_option_is_the_equation(kind, norm_of, clamp, rule, masks) -> None:
+def test_every_option_is_the_equation(kind, norm_of, clamp, rule, masks, associate) -> None:
     norm, over = norm_of
-    options = options_for(kind, norm=norm, norm_over=over, clamp=clamp, rule=rule)
+    options = options_for(
+        kind, norm=norm, norm_over=over, clamp=clamp, rule=rule, associate=associate
+    )
     case = make_case(options.recurrent, gated=kind == "l", scale=norm is not None)
     reset = RESET if masks in ("reset", "both") else None
     lengths = LENGTHS if masks in ("lengths", "both") else None

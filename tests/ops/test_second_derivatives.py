@@ -122,7 +122,7 @@ def test_operators_have_them_too_and_their_backward_operator_names_the_way_out()
     h, f = torch.zeros(BATCH, HIDDEN).double(), torch.zeros(BATCH, HIDDEN, INPUTS + HIDDEN).double()
     parameters = [core.weight_l0, core.bias_l0, core.lambda_l0, core.gamma_l0]
     leaf = x.clone().requires_grad_()
-    arguments = [leaf, h, None, f, *parameters, None, None, None, 1, 0, True, float("inf")]
+    arguments = [leaf, h, None, f, *parameters, None, None, None, 1, 0, True, float("inf"), False]
 
     def slope(run: Any) -> Tensor:
         (first,) = torch.autograd.grad(run().sum(), leaf, create_graph=True)

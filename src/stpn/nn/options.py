@@ -23,17 +23,29 @@ class Option:
 
 
 def options_of(cls: Any) -> Mapping[str, Option]:
-    """The options of a core's class by name, in the order of its `configure`."""
-    configure = cls.configure
-    try:
-        hints = typing.get_type_hints(configure, include_extras=True)
-    except NameError:  # written inside a function, with names that only it knows
-        hints = {}
-    return {
-        name: _option(name, hints.get(name, Any), parameter.default)
-        for name, parameter in inspect.signature(configure).parameters.items()
-        if name != "self"
-    }
+    """The options of a core's class by name, in the order of its `configure`.
+
+    A `configure` with `**options` hands them on to that of its base, whose options come first.
+    """
+    found: dict[str, Option] = {}
+    for base in cls.__mro__:
+        configure = vars(base).get("configure")
+        if configure is None:
+            continue
+        try:
+            hints = typing.get_type_hints(configure, include_extras=True)
+        except NameError:  # written inside a function, with names that only it knows
+            hints = {}
+        parameters = inspect.signature(configure).parameters
+        own = {
+            name: _option(name, hints.get(name, Any), parameter.default)
+            for name, parameter in parameters.items()
+            if name != "self" and parameter.kind is not parameter.VAR_KEYWORD
+        }
+        found = own | found
+        if all(p.kind is not p.VAR_KEYWORD for p in parameters.values()):
+            break
+    return found
 
 
 def _option(name: str, hint: Any, default: Any) -> Option:

@@ -41,6 +41,10 @@ NormScale: TypeAlias = Annotated[
 ]
 Clamp: TypeAlias = Annotated[float | None, "limit F to [-clamp, clamp] after each update"]
 Rule: TypeAlias = Annotated[Literal["hebb", "oja"], "Hebb's rule or Oja's"]
+Associate: TypeAlias = Annotated[
+    Literal["previous", "new"],
+    "recurrent synapses associate with h_prev, which they have seen, or with the new h",
+]
 Nonlinearity: TypeAlias = Annotated[Literal["tanh", "sigmoid", "relu"], "of the neurons"]
 
 
@@ -63,6 +67,7 @@ class Plasticity(Recurrence):
         norm_scale: NormScale = False,
         clamp: Clamp = None,
         rule: Rule = "hebb",
+        associate: Associate = "previous",
     ) -> None:
         self.stp = checks.choice("stp", stp, ("synapse", "neuron", "uniform"))
         self.plastic = checks.choice("plastic", plastic, ("all", "input", "hidden"))
@@ -70,6 +75,11 @@ class Plasticity(Recurrence):
             raise ValueError(
                 f"plastic: expected 'all' or 'input', got 'hidden': {type(self).__name__} has no "
                 "synapses from hidden units"
+            )
+        if associate == "new" and not self.recurrent:
+            raise ValueError(
+                f"associate: expected 'previous', got 'new': {type(self).__name__} has no synapses "
+                "from hidden units"
             )
         self.norm_scale_learnt = checks.flag("norm_scale", norm_scale)
         if norm_scale and norm is None:
@@ -80,6 +90,7 @@ class Plasticity(Recurrence):
             norm_over=checks.choice("norm_over", norm_over, ("neuron", "layer")),
             clamp=checks.positive_or_none("clamp", clamp),
             rule=checks.choice("rule", rule, ("hebb", "oja")),
+            associate=checks.choice("associate", associate, ("previous", "new")),
             nonlinearity=self.nonlinearity,
         )
         self._frozen_options = replace(self.stpn_options, frozen=True)
@@ -143,29 +154,10 @@ class _Neurons(Plasticity):
 
     state_type = STPNState
 
-    def configure(
-        self,
-        *,
-        stp: Granularity = "synapse",
-        plastic: Plastic = "all",
-        norm: Norm = "pre",
-        norm_over: NormOver = "neuron",
-        norm_scale: NormScale = False,
-        clamp: Clamp = None,
-        rule: Rule = "hebb",
-        nonlinearity: Nonlinearity = "tanh",
-    ) -> None:
+    def configure(self, *, nonlinearity: Nonlinearity = "tanh", **options: Any) -> None:
         choices = ("tanh", "sigmoid", "relu")
         self.nonlinearity = checks.choice("nonlinearity", nonlinearity, choices)
-        super().configure(
-            stp=stp,
-            plastic=plastic,
-            norm=norm,
-            norm_over=norm_over,
-            norm_scale=norm_scale,
-            clamp=clamp,
-            rule=rule,
-        )
+        super().configure(**options)
 
     def run(
         self,
@@ -298,6 +290,8 @@ class STPNr(_Neurons, RecurrentCore):
         norm_scale      learn a factor of the normalised efficacies, one per neuron
         clamp           limit F to [-clamp, clamp] after each update
         rule            "hebb", or "oja"
+        associate       recurrent synapses associate with the "previous" h, which they have seen, or
+                        with the "new" one, as the public code of the paper does in one task
         nonlinearity    "tanh", "sigmoid" or "relu" (not with gates)
 
     Parameters of layer k, with R = H rows (4H with gates, in the order i, f, g, o) and D columns

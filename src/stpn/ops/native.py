@@ -21,6 +21,7 @@ try:
     from stpn.ops.fast_weights import native as fast_weights
     from stpn.ops.modplast import native as modplast
     from stpn.ops.stpn import native as stpn
+    from stpn.ops.stpn.kernels import rejects as without_a_kernel
 except ImportError as error:
     _problem = f"the compiled module is missing ({error}); a C++ compiler was needed at install"
 else:
@@ -34,7 +35,7 @@ else:
         "fast_weights": fast_weights.fast_weights,
         "plus_static_power": native_power.plus_static_power,
     }
-    _rejections = {name: stpn.rejects for name in _functions if "stpn" in name}
+    _rejections = {name: without_a_kernel for name in _functions if "stpn" in name}
     _rejections["fast_weights"] = fast_weights.rejects
     _detail = (
         f"instruction set {_native.instruction_set()} of {', '.join(_native.instruction_sets())}; "

@@ -19,6 +19,7 @@ import torch
 from stpn.ops import reference
 from stpn.ops.gpu import plan
 from stpn.ops.registry import Backend
+from stpn.ops.stpn import kernels
 from stpn.ops.tracing import needs_plain_pytorch
 
 _FOLDERS = {
@@ -134,13 +135,6 @@ def _rejected(
         if options.get("steps", 1) != 1:
             return "Fast Weights with an inner loop of more than one turn has no kernel"
         return None
-    wanted = options["options"]
-    if wanted.norm_over != "neuron" and wanted.norm is not None:
-        return "norm_over='layer' has no kernel"
-    if options.get("norm_scale") is not None:
-        return "norm_scale=True has no kernel"
-    if wanted.rule != "hebb":
-        return f"rule={wanted.rule!r} has no kernel"
-    if wanted.frozen:
-        return "frozen plasticity has no kernel"
-    return None
+    if options["options"].associate != "previous":
+        return "associate='new' has no GPU kernel"
+    return kernels.rejects(**options)

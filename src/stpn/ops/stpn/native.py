@@ -54,6 +54,7 @@ class Inputs(NamedTuple):
     recurrent: bool
     clamp: float
     """Infinite: none."""
+    associate_new: bool
 
 
 class Results(NamedTuple):
@@ -81,7 +82,7 @@ class _STPN(Operator[Inputs, Results]):
         if not inputs.clamp >= 0:
             raise ValueError(f"clamp: expected a positive number, got {inputs.clamp}")
         call.activation, call.recurrent = inputs.activation, inputs.recurrent
-        call.clamp = inputs.clamp
+        call.clamp, call.associate_new = inputs.clamp, inputs.associate_new
 
     def gives(self, inputs: Inputs) -> tuple[bool, ...]:
         return True, inputs.c0 is not None, True, inputs.power_weight is not None
@@ -103,13 +104,14 @@ class _STPN(Operator[Inputs, Results]):
 operator = _STPN()
 
 
-def _numbered(options: STPNOptions) -> tuple[int, int, bool, float]:
+def _numbered(options: STPNOptions) -> tuple[int, int, bool, float, bool]:
     """Options as the operator takes them."""
     return (
         _NORMS[options.norm],
         _ACTIVATIONS[options.nonlinearity],
         options.recurrent,
         math.inf if options.clamp is None else options.clamp,
+        options.associate == "new",
     )
 
 
@@ -122,20 +124,8 @@ def _specified(inputs: Inputs) -> STPNOptions:
         norm=names[inputs.norm],  # type: ignore[arg-type]
         clamp=None if math.isinf(inputs.clamp) else inputs.clamp,
         nonlinearity=activations[inputs.activation],  # type: ignore[arg-type]
+        associate="new" if inputs.associate_new else "previous",
     )
-
-
-def rejects(*, options: STPNOptions, norm_scale: Tensor | None = None, **_: object) -> str | None:
-    """Why there is no kernel for these options, or None."""
-    if options.norm_over != "neuron" and options.norm is not None:
-        return "norm_over='layer' has no kernel"
-    if norm_scale is not None:
-        return "norm_scale=True has no kernel"
-    if options.rule != "hebb":
-        return f"rule={options.rule!r} has no kernel"
-    if options.frozen:
-        return "frozen plasticity has no kernel"
-    return None
 
 
 def _rate(tensor: Tensor, weight: Tensor) -> Tensor:

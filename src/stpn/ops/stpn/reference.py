@@ -11,7 +11,8 @@ One step, for each neuron (row):
     3. h = act(G u / n + b)
     4. F' = gamma * (h outer u) + lambda * (F / n)
 
-`lambda` is the factor that is kept. Step 4 associates with the u of step 3, so with h_prev.
+`lambda` is the factor that is kept. Step 4 associates with the u of step 3, so with h_prev, unless
+the options say with the new h.
 
 Where numbers end, too, a backend does as is done here. A gradient passes a clamp that is met
 exactly, as it does `torch.clamp`. What is not finite shows in the results where it does here, and
@@ -50,6 +51,8 @@ class STPNOptions:
     """hebb: h outer u. oja: h outer (u - h^T F)."""
     nonlinearity: Literal["tanh", "sigmoid", "relu"] = "tanh"
     """Of the neuron; the gates of `stpn_lstm` have their own and ignore it."""
+    associate: Literal["previous", "new"] = "previous"
+    """In recurrent synapses step 4 associates with h_prev, as step 3 uses it, or with the new h."""
     frozen: bool = False
     """F stays as it is (a reset still empties it)."""
 
@@ -82,7 +85,8 @@ def stpn(
         u = torch.cat([x_t, h], dim=-1) if options.recurrent else x_t  # (B, D)
         g, n = efficacies(weight, f, options, norm_scale)  # (B, H, D), (B, H, 1) or (B, 1, 1)
         h = act(_with_bias(_apply(g, u), bias))  # (B, H)
-        f = _plasticity(f, h, u, n, weight, lambda_, gamma, options)  # (B, H, D)
+        pre = _associated(x_t, h, u, options)
+        f = _plasticity(f, h, pre, n, weight, lambda_, gamma, options)  # (B, H, D)
         return h, (h, f), _power(g, u, power_weight)
 
     y, (_, f), power = scan(step, x, (h0, f0), reset, lengths)
@@ -120,7 +124,8 @@ def stpn_lstm(
         input_gate, forget_gate, candidate, output_gate = gates
         c = forget_gate * c + input_gate * candidate
         h = output_gate * c.tanh()
-        f = _plasticity(f, torch.cat(gates, dim=-1), u, n, weight, lambda_, gamma, options)
+        pre = _associated(x_t, h, u, options)
+        f = _plasticity(f, torch.cat(gates, dim=-1), pre, n, weight, lambda_, gamma, options)
         return h, (h, c, f), _power(g, u, power_weight)
 
     y, (_, c, f), power = scan(step, x, (h0, c0, f0), reset, lengths)
@@ -197,10 +202,16 @@ def _divisor(total: Tensor, options: STPNOptions) -> Tensor:
     return torch.where(norm > 0, norm + NORM_EPS, 1.0)
 
 
+def _associated(x: Tensor, h: Tensor, u: Tensor, options: STPNOptions) -> Tensor:
+    """What the update associates with (B, D)."""
+    new = options.recurrent and options.associate == "new"
+    return torch.cat([x, h], dim=-1) if new else u
+
+
 def _plasticity(
     f: Tensor,  # (B, R, D)
     post: Tensor,  # (B, R): the activation of each row
-    u: Tensor,  # (B, D)
+    u: Tensor,  # (B, D): what they are associated with
     n: Tensor | None,
     weight: Tensor,
     lambda_: Tensor,
