@@ -129,6 +129,7 @@ def test_a_step_is_vouched_for_by_its_recurrence(monkeypatch: pytest.MonkeyPatch
         ({"options": STPNOptions(recurrent=True, norm_over="layer")}, "norm_over='layer'"),
         ({"options": STPNOptions(recurrent=True, rule="oja")}, "rule='oja'"),
         ({"options": STPNOptions(recurrent=True, frozen=True)}, "frozen"),
+        ({"options": STPNOptions(recurrent=True, associate="new")}, "associate='new'"),
     ],
     ids=str,
 )
