@@ -306,6 +306,31 @@ def test_the_maze_by_name() -> None:
     assert type(built.actor.worlds.env).__name__ == "MazeVectorEnv"
 
 
+class Parts(gym.Env):
+    """Sees a card and two switches, and nothing else."""
+
+    observation_space = gym.spaces.Tuple(
+        (gym.spaces.Discrete(3), gym.spaces.Dict({"switches": gym.spaces.MultiDiscrete([2, 4])}))
+    )
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return (2, {"switches": np.array([0, 3])}), {}
+
+    def step(self, action):
+        return (1, {"switches": np.array([1, 0])}), 1.0, False, True, {}
+
+
+def test_observations_in_parts_are_one_vector() -> None:
+    register("stpn-test/Parts-v0", Parts)
+    built = trainer("gym", env="stpn-test/Parts-v0", **TINY_GYM)
+    seen = built.actor.worlds.observation[0]
+    assert seen.tolist() == [0, 0, 1, *(1, 0), *(0, 0, 0, 1)]  # one-hot, part by part
+    built.update()
+    assert built.model.core.input_size == 9
+
+
 def test_unsupported_action_space() -> None:
     with pytest.raises(UnsupportedSpace, match=r"Discrete and Box.*MultiDiscrete"):
         trainer("gym", env="stpn-test/TwoLevers-v0", **TINY_GYM)

@@ -65,9 +65,9 @@ class Gym(AgentTask):
         return RenderedScene(config.env, config.env_options)
 
     def rllib_env(self, config: GymConfig) -> Any:
-        if not config.env_args:
-            return config.env
-        return lambda context: need("gymnasium", extra="rl").make(config.env, **config.env_options)
+        from stpn.training import environments
+
+        return lambda context: environments.single(config.env, **config.env_options)
 
 
 TASKS = (

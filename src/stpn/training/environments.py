@@ -116,6 +116,20 @@ class Worlds:
         self.env.close()
 
 
+def single(name: str, **options: Any) -> Any:
+    """One registered Gymnasium environment whose observations an encoder takes.
+
+    Those made of parts (Tuple, Dict, MultiDiscrete, MultiBinary) become one vector, symbols one-hot.
+    """
+    gym = need("gymnasium", extra="rl")
+    env = gym.make(_registered(name), disable_env_checker=True, **options)
+    spaces = gym.spaces
+    parts = (spaces.Tuple, spaces.Dict, spaces.MultiDiscrete, spaces.MultiBinary)
+    if isinstance(env.observation_space, parts) and env.observation_space.is_np_flattenable:
+        return gym.wrappers.FlattenObservation(env)
+    return env
+
+
 def make(name: str, count: int, **options: Any) -> Any:
     """`count` copies of a registered Gymnasium environment, one after another in this process.
 
@@ -128,7 +142,7 @@ def make(name: str, count: int, **options: Any) -> Any:
         if name in gym.registry and gym.registry[name].vector_entry_point is not None:
             return gym.make_vec(name, num_envs=count, **options)
         return gym.vector.SyncVectorEnv(
-            [lambda: gym.make(name, disable_env_checker=True, **options)] * count,
+            [lambda: single(name, **options)] * count,
             copy=False,
             autoreset_mode=gym.vector.AutoresetMode.SAME_STEP,
         )
