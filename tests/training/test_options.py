@@ -165,7 +165,7 @@ def test_running_statistics_are_those_of_all_at_once(one_scale: bool) -> None:
     torch.testing.assert_close(statistics.mean, numbers.mean(0))
     variance = numbers.var(0, correction=0)
     if one_scale:
-        shown = ((numbers - numbers.mean(0)) / variance.mean().sqrt()).clamp(-10, 10)
+        shown = (numbers - numbers.mean(0)) / variance.max().sqrt()
     else:
         shown = (numbers - numbers.mean(0)) / variance.sqrt()
     torch.testing.assert_close(statistics(numbers), shown, atol=1e-4, rtol=1e-4)
@@ -200,7 +200,8 @@ def test_frames_show_what_differs_from_their_mean() -> None:
     assert encoder.statistics.count == 3
     centred = encoder.statistics(frames.float() / 255)
     assert centred[:, :, 20].abs().max() < 1e-3
-    assert centred[5, 0, 10, 5] == 10.0
+    # pixel 0 was lit in two of three frames: no other varied more
+    assert centred[5, 0, 10, 5].item() == pytest.approx((2 / 9) ** -0.5, rel=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ LARGEST = 10.0
 class RunningStatistics(nn.Module):
     """Mean and variance of everything shown to `update`; `forward` standardises with them.
 
-    With `one_scale` all entries are divided by the same deviation, so that one that hardly ever
-    changes is not blown up. Before the first update numbers pass as they are.
+    With `one_scale` all entries are divided by the largest deviation of any: one that hardly ever
+    changes is not blown up, and of those that do none is far beyond 1. Before the first update
+    numbers pass as they are.
     """
 
     mean: Tensor
@@ -24,7 +25,7 @@ class RunningStatistics(nn.Module):
         super().__init__()
         self.one_scale = one_scale
         self.register_buffer("mean", torch.zeros(shape))
-        self.register_buffer("variance", torch.ones(() if one_scale else shape))
+        self.register_buffer("variance", torch.ones(shape))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
     @torch.no_grad()
@@ -34,13 +35,11 @@ class RunningStatistics(nn.Module):
         old, new = float(self.count), len(numbers)
         share = new / (old + new)
         if old == 0:
-            variance = variance.mean() if self.one_scale else variance
             self.mean.copy_(mean)
             self.variance.copy_(variance)
         else:
             shift = mean - self.mean
             spread = variance + (1 - share) * shift.square()
-            spread = spread.mean() if self.one_scale else spread
             self.variance.lerp_(spread, share)
             self.mean.lerp_(mean, share)
         self.count += new
@@ -50,5 +49,6 @@ class RunningStatistics(nn.Module):
 
     def standardize_(self, numbers: Tensor) -> Tensor:
         """`forward` in place: for frames, allocating takes ten times as long as the arithmetic."""
-        scale = torch.rsqrt(self.variance + 1e-8)
+        variance = self.variance.max() if self.one_scale else self.variance
+        scale = torch.rsqrt(variance + 1e-8)
         return numbers.sub_(self.mean).mul_(scale).clamp_(-LARGEST, LARGEST)
