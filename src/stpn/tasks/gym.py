@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stpn._extras import need
 from stpn.config import keyword_arguments
 from stpn.errors import ConfigError
 from stpn.runs import place

@@ -119,7 +119,7 @@ class Worlds:
 def single(name: str, **options: Any) -> Any:
     """One registered Gymnasium environment whose observations an encoder takes.
 
-    Those made of parts (Tuple, Dict, MultiDiscrete, MultiBinary) become one vector, symbols one-hot.
+    Those in parts (Tuple, Dict, MultiDiscrete, MultiBinary) become one vector, symbols one-hot.
     """
     gym = need("gymnasium", extra="rl")
     env = gym.make(_registered(name), disable_env_checker=True, **options)
