@@ -22,14 +22,26 @@ if TYPE_CHECKING:
     from stpn.nn import LSTM as LSTM
     from stpn.nn import MLP as MLP
     from stpn.nn import RNN as RNN
+    from stpn.nn import DeltaNet as DeltaNet
+    from stpn.nn import DeltaNetCell as DeltaNetCell
+    from stpn.nn import FastWeightProgrammer as FastWeightProgrammer
+    from stpn.nn import FastWeightProgrammerCell as FastWeightProgrammerCell
     from stpn.nn import FastWeights as FastWeights
     from stpn.nn import FastWeightsCell as FastWeightsCell
     from stpn.nn import FastWeightsState as FastWeightsState
+    from stpn.nn import GatedDeltaNet as GatedDeltaNet
+    from stpn.nn import GatedDeltaNetCell as GatedDeltaNetCell
+    from stpn.nn import GatedLinearAttention as GatedLinearAttention
+    from stpn.nn import GatedLinearAttentionCell as GatedLinearAttentionCell
+    from stpn.nn import GradientPlasticity as GradientPlasticity
+    from stpn.nn import GradientPlasticityCell as GradientPlasticityCell
+    from stpn.nn import GradientPlasticityState as GradientPlasticityState
     from stpn.nn import GRUCell as GRUCell
     from stpn.nn import HebbFF as HebbFF
     from stpn.nn import HebbFFCell as HebbFFCell
     from stpn.nn import LSTMCell as LSTMCell
     from stpn.nn import LSTMState as LSTMState
+    from stpn.nn import MemoryState as MemoryState
     from stpn.nn import MLPCell as MLPCell
     from stpn.nn import MLPState as MLPState
     from stpn.nn import ModPlast as ModPlast
@@ -65,6 +77,9 @@ _HOMES = {
     "stpn.cores": ("core_options", "register_core"),
     "stpn.energy": ("DeviceProfile", "EnergyMeter"),
     "stpn.nn": (
+        "DeltaNet", "DeltaNetCell", "FastWeightProgrammer", "FastWeightProgrammerCell",
+        "GatedDeltaNet", "GatedDeltaNetCell", "GatedLinearAttention", "GatedLinearAttentionCell",
+        "GradientPlasticity", "GradientPlasticityCell", "GradientPlasticityState", "MemoryState",
         "FastWeights", "FastWeightsCell", "FastWeightsState", "GRU", "GRUCell", "HebbFF",
         "HebbFFCell", "LSTM", "LSTMCell", "LSTMState", "MLP", "MLPCell", "MLPState",
         "ModPlast", "ModPlastCell", "ModPlastState", "RNN", "RNNCell", "RNNState",

@@ -122,6 +122,26 @@ _cores: dict[str, Core] = {
             "fastweights", "stpn.nn.fast_weights:FastWeights", "Fast Weights", "#1C7A50", "H",
             DASHED, "Fast Weights (Ba et al. 2016)",
         ),
+        Core(
+            "gradplast", "stpn.nn.gradient_plasticity:GradientPlasticity", "Gradient RNN",
+            "#8A6A00", "d", DOTTED, "gradient-based plasticity (Duan et al. 2023)",
+        ),
+        Core(
+            "fwp", "stpn.nn.fast_weight_programmer:FastWeightProgrammer", "FWP", "#00798C", "<",
+            SOLID, "linear fast-weight programmer, DPFP (Schlag et al. 2021)",
+        ),
+        Core(
+            "gla", "stpn.nn.gated_linear_attention:GatedLinearAttention", "GLA", "#5B5BD6", "8",
+            DASHED, "gated linear attention (Yang et al. 2024)",
+        ),
+        Core(
+            "deltanet", "stpn.nn.deltanet:DeltaNet", "DeltaNet", "#B5179E", "D", DASH_DOT,
+            "DeltaNet (Yang et al. 2024)",
+        ),
+        Core(
+            "gateddeltanet", "stpn.nn.gated_deltanet:GatedDeltaNet", "Gated DeltaNet", "#C1121F",
+            "d", DASHED, "Gated DeltaNet (Yang et al. 2025)",
+        ),
         _torch("mlp", "MLP", "#8C8C8C", "*", DOTTED, "feed-forward layer, no memory"),
     )
 }  # fmt: skip

@@ -228,6 +228,8 @@ def largest_difference(
         with torch.no_grad():
             expected = step(x, *ours)
         for a, b in zip(expected, found, strict=True):
+            if not a.numel():  # the window of a core without a convolution
+                continue
             scale = a.abs().max().clamp(min=1)
             largest = torch.maximum(largest, (a - b).abs().max() / scale)
         if kept:

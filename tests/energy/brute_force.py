@@ -144,6 +144,86 @@ def fixed_model(w: dict[str, Any], kind: str) -> Model:
         x = yield h, power
 
 
+def memory_model(w: dict[str, Any], kind: str, heads: int = 2) -> Model:
+    """DeltaNet, Gated DeltaNet, fast-weight programmer and gated linear attention."""
+    values = w["weight_out"].shape[1]
+    size = values // heads
+    keys = 2 * size if kind == "fwp" else size
+    s, past = np.zeros((heads, size, keys)), [np.zeros(3 * values)] * 3
+    sizes = np.cumsum([3 * values, values if kind in ("gateddeltanet", "gla") else 0])
+
+    def silu(a: Vector) -> Vector:
+        return a * sigmoid(a)
+
+    def features(a: Vector) -> Vector:
+        if kind == "fwp":
+            r = np.maximum(np.concatenate([a, -a]), 0)
+            return r * np.roll(r, 1) / ((r * np.roll(r, 1)).sum() + 1e-6)
+        return a / np.sqrt(a @ a + 1e-6) if "delta" in kind else a
+
+    x = yield
+    while True:
+        if x is None:
+            s, past = np.zeros_like(s), [np.zeros(3 * values)] * 3
+            x = yield
+        power = cost(x, w["weight"])
+        qkv, gate, further = np.split(w["weight"] @ x, sizes)
+        if "conv" in w:
+            past = [*past, qkv]
+            qkv = sum(w["conv"][:, tap] * past[tap] for tap in range(4))
+            power += sum((past[tap] ** 2 * np.abs(w["conv"][:, tap])).sum() for tap in range(4))
+            past = past[1:]
+        qkv = silu(qkv) if "delta" in kind else qkv
+        if kind == "gla":
+            power += cost(further, w["weight_gate"])
+            kept = sigmoid(w["weight_gate"] @ further + w["gate_bias"]) ** (1 / 16)
+        read = []
+        for n in range(heads):
+            q, k, v = (part[n * size : (n + 1) * size] for part in np.split(qkv, 3))
+            q, k = features(q), features(k)
+            if kind == "gla":
+                q = q / np.sqrt(size)
+                s[n] = s[n] * kept[n * size : (n + 1) * size] + np.outer(v, k)
+            else:
+                if kind == "gateddeltanet":
+                    grown = np.log1p(np.exp(further[heads + n] + w["a_bias"][n]))
+                    s[n] = s[n] * np.exp(-np.exp(w["a_log"][n]) * grown)
+                s[n] = s[n] + sigmoid(further[n]) * np.outer(v - s[n] @ k, k)
+            power += cost(q, s[n])
+            o = s[n] @ q
+            if kind != "fwp":
+                o = o / np.sqrt((o**2).mean() + 1e-6) * w["norm_weight"]
+            read.append(o)
+        o = np.concatenate(read) * (silu(gate) if len(gate) else 1)
+        power += cost(o, w["weight_out"])
+        x = yield w["weight_out"] @ o + w["bias"], power
+
+
+def gradient_plasticity_model(w: dict[str, Any]) -> Model:
+    hidden, outputs = len(w["weight"]), len(w["weight_out"])
+    h, f, f_out = np.zeros(hidden), np.zeros_like(w["weight"]), np.zeros_like(w["weight_out"])
+    x = yield
+    while True:
+        if x is None:
+            h, f, f_out = np.zeros_like(h), np.zeros_like(f), np.zeros_like(f_out)
+            x = yield
+        u = np.concatenate([x, h, [1]])
+        g, g_out = w["weight"] + f, w["weight_out"] + f_out
+        h = np.maximum(g @ u, 0)
+        seen = np.concatenate([h, [1]])
+        o = g_out @ seen
+        power = cost(u[:-1], g[:, :-1]) + cost(h, g_out[:, :-1])
+        e = 2 / outputs * w["scale"] ** 2 * o
+        delta = (g_out[:, :-1].T @ e) * (h > 0)
+        gradients = np.outer(delta, u), np.outer(e, seen)
+        norm = np.sqrt(sum((gradient**2).sum() for gradient in gradients))
+        m = 2 * sigmoid(o[-1])
+        step = 0.1 * m * min(1, 1 / norm)
+        f = (1 - 0.1 * m) * f + step * w["alpha"] * gradients[0]
+        f_out = (1 - 0.1 * m) * f_out + step * w["alpha_out"] * gradients[1]
+        x = yield h, power
+
+
 MODELS: dict[str, Callable[[dict[str, Any]], Model]] = {
     "stpnr": lambda w: stpn_model(w, "r"),
     "stpnf": lambda w: stpn_model(w, "f"),
@@ -158,6 +238,11 @@ MODELS: dict[str, Callable[[dict[str, Any]], Model]] = {
     "modplast": modplast_model,
     "plastic": modplast_model,
     "hebbff": hebbff_model,
+    "gradplast": gradient_plasticity_model,
+    "fwp": lambda w: memory_model(w, "fwp"),
+    "gla": lambda w: memory_model(w, "gla"),
+    "deltanet": lambda w: memory_model(w, "deltanet"),
+    "gateddeltanet": lambda w: memory_model(w, "gateddeltanet"),
 }
 
 
@@ -210,6 +295,6 @@ def assert_meter(meter: EnergyMeter, names: list[str], powers: list[Vector]) -> 
     """powers: (B, T) by name."""
     assert list(meter.per_step) == names
     for name, power in zip(names, powers, strict=True):
-        np.testing.assert_allclose(meter.per_step[name].numpy(), power.mean(0), rtol=1e-5)
+        np.testing.assert_allclose(meter.per_step[name].numpy(), power.mean(0), rtol=3e-5)
     total = sum(power.mean() for power in powers)
     assert meter.power == pytest.approx(total, rel=1e-5)

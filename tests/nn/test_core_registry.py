@@ -18,7 +18,7 @@ from stpn.report.style import model_rank, model_style
 
 NAMES = [
     "stpnr", "stpnf", "stpnl", "ustpnr", "ustpnf", "hebbff", "lstm", "gru", "rnn", "modplast",
-    "plastic", "fastweights", "mlp",
+    "plastic", "fastweights", "gradplast", "fwp", "gla", "deltanet", "gateddeltanet", "mlp",
 ]  # fmt: skip
 
 # Hidden sizes of the paper, by task: inputs, outputs of the readout, the model whose size was

@@ -20,7 +20,11 @@ from stpn.ops import backends, reference
 from stpn.ops.backends import use_backend
 from stpn.ops.reference import STPNOptions
 
-BACKENDS = {b.name: b for b in stpn.backends() if b.usable and b.name != "reference"}
+BACKENDS = {
+    b.name: b
+    for b in stpn.backends()
+    if b.usable and b.name != "reference" and "stpn" in b.recurrences
+}
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4}
 
 # By kind: the function, its positional arguments, and the parts of the final state it returns.

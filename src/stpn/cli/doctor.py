@@ -64,7 +64,7 @@ def run(arguments: list[str]) -> int:
     wrong = {found.backend for found in parity if not found.right}
     speed = []
     if options.speed:
-        right = [backend for backend in usable if backend.name not in wrong]
+        right = [b for b in usable if b.name not in wrong and "stpn" in b.recurrences]
         speed = [speed_of(case, right) for case in SPEED_CASES]
     advice = advise(machine, parity, speed)
     if options.json:

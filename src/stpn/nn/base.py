@@ -222,6 +222,12 @@ class Recurrence(nn.Module):
         """Whether the synapses are to stay as they are."""
         return self.freezes > 0
 
+    @property
+    def state_size(self) -> int:
+        """How many numbers the state of one sequence has, in all layers and directions."""
+        sizes = (self.state_shapes(input_size) for input_size, _ in self.layers)
+        return sum(math.prod(shape) for shapes in sizes for shape in shapes)
+
     def reset_parameters(self) -> None:
         """Draw all parameters anew."""
         with torch.no_grad():

@@ -108,3 +108,25 @@ class ModPlastState(NamedTuple):
     """(B, H)"""
     hebb: Tensor
     """(B, H, H) Hebbian trace of the recurrent synapses."""
+
+
+@state
+class MemoryState(NamedTuple):
+    """Of `DeltaNet`, `GatedDeltaNet`, `FastWeightProgrammer` and `GatedLinearAttention`."""
+
+    s: Tensor
+    """(B, N, V, K) memory of each head, rows: values, columns: keys."""
+    window: Tensor
+    """(B, L - 1, C) what the short convolution saw last."""
+
+
+@state
+class GradientPlasticityState(NamedTuple):
+    """Of `GradientPlasticity`."""
+
+    h: Tensor
+    """(B, H)"""
+    f: Tensor
+    """(B, H, D) short-term weights, columns: inputs, hidden units, bias."""
+    f_out: Tensor
+    """(B, O, H + 1) short-term weights of the internal outputs."""

@@ -92,8 +92,10 @@ class Stream:
         state = tuple(
             self.core.state_type(*(found[name].to(device) for name in layer)) for layer in names
         )
-        # of a batch (B, H), or of one sequence (H,)
-        batch = tuple(found[known[0]].shape[:1]) if known and found[known[0]].dim() == 2 else ()
+        batch: tuple[int, ...] = ()  # of one sequence, or of a batch, with a dimension more
+        if known:
+            first, alone = found[known[0]], self.core.state_shapes(self.core.input_size)[0]
+            batch = tuple(first.shape[:1]) if first.dim() == len(alone) + 1 else ()
         try:
             self.state = self.core._checked_states(state, batch)
         except (TypeError, ValueError) as error:

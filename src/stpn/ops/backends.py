@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from stpn.ops import reference
+from stpn.ops.chunked import Chunked
 from stpn.ops.gpu.backend import Triton
 from stpn.ops.native import Native
 from stpn.ops.reference import Reference, STPNOptions
@@ -25,13 +26,15 @@ from stpn.ops.registry import (
 from stpn.ops.tracing import traced
 
 __all__ = [
-    "Backend", "backends", "bound_stpn_step", "fast_weights", "modplast", "plus_static_power",
+    "Backend", "backends", "bound_stpn_step", "delta_rule", "fast_weights",
+    "gated_linear_attention", "gradient_plasticity", "modplast", "plus_static_power",
     "register_backend", "stpn", "stpn_lstm", "stpn_lstm_step_", "stpn_step_", "use_backend",
 ]  # fmt: skip
 
 register_backend(Reference(), before=None)
 register_backend(Native())
 register_backend(Triton())
+register_backend(Chunked())
 choose_by_environment()
 if not Native().usable and chosen() == "auto":
     warnings.warn(f"stpn runs on plain PyTorch, which is slow: {Native().unusable()}", stacklevel=2)
@@ -42,6 +45,9 @@ stpn_step_ = dispatched(reference.stpn_step_)
 stpn_lstm_step_ = dispatched(reference.stpn_lstm_step_)
 modplast = dispatched(reference.modplast)
 fast_weights = dispatched(reference.fast_weights)
+delta_rule = dispatched(reference.delta_rule)
+gated_linear_attention = dispatched(reference.gated_linear_attention)
+gradient_plasticity = dispatched(reference.gradient_plasticity)
 _plus_static_power = dispatched(reference.plus_static_power)
 
 

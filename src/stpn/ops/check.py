@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from stpn.ops import reference
 from stpn.ops.reference import STPNOptions
@@ -160,10 +161,32 @@ def _fast_weights() -> Iterator[tuple[str, Tensors, dict[str, Any]]]:
     yield "one turn", tensors, dict(_masks(_UNITS))
 
 
+def _memory(delta: bool) -> Iterator[tuple[str, Tensors, dict[str, Any]]]:
+    """Two chunks and a half of the delta rule, gated or not, or of gated linear attention."""
+    _generator.manual_seed(0)
+    steps, heads, keys, values = 80, 2, 5, 3
+    for label in ("gated", "not gated") if delta else ("gated",):
+        tensors: Tensors = {
+            "q": _draw(_BATCH, steps, heads, keys),
+            "k": functional.normalize(_draw(_BATCH, steps, heads, keys), dim=-1),
+            "v": _draw(_BATCH, steps, heads, values),
+        }
+        gate = functional.logsigmoid(_draw(_BATCH, steps, heads, *(() if delta else (keys,))))
+        if delta:
+            tensors["beta"] = _draw(_BATCH, steps, heads).sigmoid()
+        tensors["g"] = gate if label == "gated" else None
+        tensors["s0"] = _draw(_BATCH, heads, values, keys, scale=0.5)
+        reset = torch.rand(_BATCH, steps, generator=_generator) < 0.04
+        lengths = torch.tensor([steps, steps - 30, steps - 1])
+        yield label, tensors, {"reset": reset, "lengths": lengths, "power": True}
+
+
 RECURRENCES: dict[str, Callable[[], Iterator[tuple[str, Tensors, dict[str, Any]]]]] = {
     "stpn": lambda: _stpn(gates=1),
     "stpn_lstm": lambda: _stpn(gates=4),
     "modplast": _modplast,
     "fast_weights": _fast_weights,
+    "delta_rule": lambda: _memory(delta=True),
+    "gated_linear_attention": lambda: _memory(delta=False),
 }
 """Calls that show whether a recurrence is right: label, tensors in order, options."""

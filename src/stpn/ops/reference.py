@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from stpn.ops.delta_rule.reference import delta_rule as delta_rule
 from stpn.ops.fast_weights.reference import fast_weights as fast_weights
+from stpn.ops.gla.reference import gated_linear_attention as gated_linear_attention
+from stpn.ops.gradient_plasticity.reference import gradient_plasticity as gradient_plasticity
 from stpn.ops.modplast.reference import modplast as modplast
 from stpn.ops.power import plus_static_power as plus_static_power
 from stpn.ops.registry import Backend
@@ -17,6 +20,7 @@ _SPECIFICATIONS = {
     function.__name__: function
     for function in (
         stpn, stpn_lstm, stpn_step_, stpn_lstm_step_, modplast, fast_weights, plus_static_power,
+        delta_rule, gated_linear_attention, gradient_plasticity,
     )
 }  # fmt: skip
 
