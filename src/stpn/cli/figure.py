@@ -1,4 +1,4 @@
-"""`stpn figure synapses RUN`, `stpn figure rates RUN`: figures of one network."""
+"""`stpn figure synapses RUN`, `rates RUN`, `generalisation RUN...`: figures of networks."""
 
 from __future__ import annotations
 
@@ -35,10 +35,27 @@ class Rates:
     """Where the figure goes; .svg and .png are added."""
 
 
+@dataclass(frozen=True)
+class Generalisation:
+    """Familiarity against R: accuracy, true and false positives for repetitions after 1 to 20
+    steps, whatever R the networks were trained on."""
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Directories of runs, or names of networks of the package (`stpn list`)."""
+    out: Path = Path("generalisation")
+    """Where the figure goes; .svg and .png are added."""
+    numbers: Path | None = None
+    """Also write the numbers there, as JSON."""
+
+
 def run(arguments: list[str]) -> int:
-    options: Synapses | Rates = tyro.extras.subcommand_cli_from_dict(
-        {"synapses": Synapses, "rates": Rates}, args=arguments, prog="stpn figure"
+    options: Synapses | Rates | Generalisation = tyro.extras.subcommand_cli_from_dict(
+        {"synapses": Synapses, "rates": Rates, "generalisation": Generalisation},
+        args=arguments,
+        prog="stpn figure",
     )
+    if isinstance(options, Generalisation):
+        return _generalisation(options)
     from stpn.report import figures, synapses
 
     if isinstance(options, Synapses):
@@ -53,4 +70,26 @@ def run(arguments: list[str]) -> int:
         title, words = "Learnt rates", f"{synapses.RATES} Learnt by"
     for path in figures.save(picture, options.out, title, synapses.describe(options.run, words)):
         print(path)
+    return 0
+
+
+def _generalisation(options: Generalisation) -> int:
+    from stpn._extras import need
+    from stpn._files import explain_os_errors
+    from stpn._json import write_json
+    from stpn.errors import ConfigError
+    from stpn.report import figures, generalisation
+
+    need("matplotlib", extra="report")
+    if not options.runs:
+        raise ConfigError("which networks? Name runs, or networks of the package (`stpn list`)")
+    subjects = [generalisation.Subject(source) for source in options.runs]
+    plot = generalisation.plot(subjects)
+    picture = figures.draw(plot)
+    for path in figures.save(picture, options.out, plot.title, figures.description(plot)):
+        print(path)
+    if options.numbers is not None:
+        with explain_os_errors(f"write {options.numbers}"):
+            write_json(options.numbers, generalisation.numbers(subjects), indent=None)
+        print(options.numbers)
     return 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from stpn import experiments
 from stpn._extras import need
 from stpn._files import explain_os_errors, write_atomic
-from stpn.report import figures, page, synapses
+from stpn.report import figures, generalisation, page, synapses
 from stpn.report.claims import PaperClaim, claims
 from stpn.report.comparison import RULE
 from stpn.report.grid import Grid, collect
@@ -83,7 +83,7 @@ def gather(root: str | Path, *, notes: str = "", shelf: Shelf | None = None) -> 
         verdicts=verdicts(grid),
         claims=claims(grid, None if main is None else synapses.rates_of(main.network.core)),
         tables=tables(grid),
-        plots=plots(grid),
+        plots=[*plots(grid), *_further(shelf)],
         pictures=_pictures(main),
         networks=found,
         no_network=reasons,
@@ -149,21 +149,25 @@ def markdown(report: Report) -> str:
     if report.notes.strip():
         lines += ["", "## Notes", "", without_html(report.notes.strip())]
     lines += ["", "## Figures"]
-    for plot in report.plots:
-        lines += ["", f"### Figure {plot.number}. {plot.title}", ""]
-        if plot.panels:
-            lines += [f"![{plot.title}](figures/{plot.stem}.svg)", "", plot.full_caption, ""]
-            lines.append(f"Runs: {', '.join(_by_directory(plot.runs))}.")
+    shown: list[Plot | Picture] = [*report.plots, *report.pictures]
+    for figure in sorted(shown, key=lambda figure: figure.number):
+        lines += ["", f"### Figure {figure.number}. {figure.title}", ""]
+        picture = f"![{figure.title}](figures/{figure.stem}.svg)"
+        if isinstance(figure, Picture):
+            lines += [picture, "", markdown_text(figure.caption)]
+        elif figure.panels:
+            lines += [picture, "", figure.full_caption]
+            if figure.runs:
+                lines += ["", f"Runs: {', '.join(_by_directory(figure.runs))}."]
         else:
-            lines.append(f"Not run yet: {', '.join(plot.not_run)}.")
-    for picture in report.pictures:
-        lines += ["", f"### Figure {picture.number}. {picture.title}", ""]
-        lines += [
-            f"![{picture.title}](figures/{picture.stem}.svg)",
-            "",
-            markdown_text(picture.caption),
-        ]
+            lines.append(f"Not run yet: {', '.join(figure.not_run)}.")
     return "\n".join(lines) + "\n"
+
+
+def _further(shelf: Shelf | None) -> list[Plot]:
+    """Figures beyond the paper's, of trained networks."""
+    subjects = [] if shelf is None else generalisation.of_shelf(shelf)
+    return [generalisation.plot(subjects)] if subjects else []
 
 
 def _by_directory(runs: Iterable[str]) -> list[str]:

@@ -100,7 +100,7 @@ def draw(plot: Plot) -> Figure:
         raise ValueError(f"figure {plot.number} has no panel: none of its tasks has been run")
     with paper_style():
         count = len(plot.panels)
-        columns = count if count <= 4 else math.ceil(count / 2)
+        columns = plot.columns or (count if count <= 4 else math.ceil(count / 2))
         rows = math.ceil(count / columns)
         width = TEXT_WIDTH if columns > 1 else TEXT_WIDTH / 2
         handles = _legend_handles(plot)
@@ -122,11 +122,8 @@ def draw(plot: Plot) -> Figure:
 
 
 def description(plot: Plot) -> str:
-    runs = ", ".join(plot.runs)
-    return (
-        f"Figure {plot.number}. {plot.title}. {plot.full_caption} Runs: {runs}. "
-        f"Data: {plot.digest}."
-    )
+    runs = f"Runs: {', '.join(plot.runs)}. " if plot.runs else ""
+    return f"Figure {plot.number}. {plot.title}. {plot.full_caption} {runs}Data: {plot.digest}."
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:
@@ -136,6 +133,8 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     if panel.log_y:
         axes.set_yscale("log")
     axes.locator_params(axis="x", integer=True, nbins=4)
+    if panel.mark is not None:
+        axes.axvline(panel.mark, color="#b0b0b0", linewidth=0.8, zorder=1)
     for curve in panel.curves:
         _draw_curve(axes, curve)
     for cloud in panel.clouds:

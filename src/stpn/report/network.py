@@ -2,7 +2,7 @@
 
 The page's code (`assets/network.js`) knows three recurrences: rows of plastic synapses with or
 without the gates of an LSTM, modulated plasticity, and fast weights. The first one covers all STPNs
-with all their options, HebbFF (no norm, one lambda and one gamma), and RNN, LSTM and MLP, whose
+with most of their options, HebbFF (no norm, one lambda and one gamma), and RNN, LSTM and MLP, whose
 synapses never change. Other cores are named with the reason.
 """
 
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from stpn.zoo import Card, Shelf
 
 TASK = "art"
+
+USUAL = {"associate": "previous"}
+"""Options that the page's code does not know, and what it takes for granted of them."""
 
 
 class NotShown(StpnError):
@@ -107,6 +110,10 @@ def export(model: SequenceModel) -> dict[str, Any]:
     from stpn.tasks.art import ALPHABET
 
     core = model.core
+    for option, usual in USUAL.items():
+        value = core.configuration.get(option, usual)
+        if value != usual:
+            raise NotShown(f"the page cannot run {type(core).__name__} with {option}={value!r}")
     if core.bidirectional:
         raise NotShown("it reads the sequence from both ends, so it has no steps to show")
     return {

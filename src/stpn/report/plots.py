@@ -77,6 +77,8 @@ class Panel:
     clouds: tuple[Cloud, ...] = ()
     references: tuple[Reference, ...] = ()
     log_y: bool = False
+    mark: float | None = None
+    """An x to be marked by a line."""
 
     @property
     def models(self) -> set[str]:
@@ -95,6 +97,8 @@ class Plot:
     incomplete: tuple[str, ...]  # panels with fewer seeds or shorter runs than the paper's
     not_run: tuple[str, ...]  # titles of tasks that would have a panel
     runs: tuple[str, ...]
+    columns: int | None = None
+    """Panels beside each other; None: as many as fit."""
 
     @property
     def stem(self) -> str:
