@@ -77,4 +77,4 @@ def test_the_environment_chooses_the_backend() -> None:
     assert run(code + "; stpn.STPNr(2, 2)", STPN_BACKEND="reference").stdout.strip() == "reference"
     bad = run(code, STPN_BACKEND="cuda")
     assert bad.returncode != 0
-    assert "STPN_BACKEND: expected one of auto, native, triton, reference" in bad.stderr
+    assert "STPN_BACKEND: expected one of auto, native, triton, chunked, reference" in bad.stderr
