@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from stpn.energy import DeviceProfile, EnergyMeter
 from stpn.energy.readings import STREAM, Sum
 from stpn.nn import registry
+from stpn.nn.operations import Operations
 from stpn.nn.stpn import STPNr
 from stpn.nn.torch_cores import LSTM
 
@@ -312,12 +313,13 @@ def test_an_endless_stream_needs_no_more_memory(monkeypatch: pytest.MonkeyPatch)
 
 def test_memory_of_a_stream_is_bounded() -> None:
     total, power = Sum(), torch.ones(2, 1)
+    asked = Operations(cells=1, reads=1, inputs=1, outputs=1, fan_in=1)
     tracemalloc.start()
     for _ in range(STREAM):
-        total.add(power, None)
+        total.add(power, None, asked)
     before, _ = tracemalloc.get_traced_memory()
     for _ in range(2_000):
-        total.add(power, None)
+        total.add(power, None, asked)
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert after - before < 2_000

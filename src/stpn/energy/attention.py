@@ -1,7 +1,8 @@
 """Power of `nn.MultiheadAttention`: the four projections, each a crossbar of synapses.
 
 What attention does between them, queries times keys and weights times values, multiplies
-activations by activations. No synapse takes part in it, so it has no power by this measure. The
+activations by activations. No synapse takes part in it, so it has no power by this measure; in
+joules they are digital products, counted with the output projection. The
 projections of padded positions are computed by the layer, and count.
 """
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from stpn.energy.calls import Call, Reading, by_step, counted, padded, wide
+from stpn.nn.operations import Operations
 from stpn.ops.power import static_power
 
 
@@ -31,13 +33,24 @@ def read(module: nn.MultiheadAttention, call: Call, ignored: Sequence[int]) -> I
     seen, lengths = {}, None
     for place, (part, word) in enumerate(_WORDS.items()):
         seen[part], lengths = padded(call.argument(place, word))
+    keys = seen["k"].shape[1 if module.batch_first and seen["k"].dim() == 3 else 0]
     seen["out"] = _before_output(module, call, seen["q"], seen["k"], seen["v"], lengths)
     for part, weight in weights(module).items():
         u = wide(seen[part])
         count = counted(u, u.shape[-1], () if part == "out" else ignored)
         power = static_power(u, wide(weight), count)  # (B, T), (T, B) or (T,)
         power = power.unsqueeze(0) if power.dim() == 1 else by_step(power, module.batch_first)
-        yield Reading(part, power, lengths)
+        outputs, inputs = weight.shape
+        driven = inputs - (0 if part == "out" else len(ignored))
+        operations = Operations(
+            cells=weight.numel(),
+            reads=weight.numel(),
+            inputs=driven,
+            outputs=outputs,
+            fan_in=inputs,
+            products=2 * keys * module.embed_dim if part == "out" else 0,
+        )
+        yield Reading(part, power, operations, lengths)
 
 
 _WORDS = {"q": "query", "k": "key", "v": "value"}

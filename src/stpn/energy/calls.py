@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stpn.nn.operations import Operations
+
 
 @dataclass(frozen=True)
 class Call:
@@ -32,6 +34,8 @@ class Reading:
     """"l0", "l0_reverse", ... as in the names of its parameters; "" where there is only one."""
     power: Tensor
     """(B, T), 0 past the ends."""
+    operations: Operations
+    """What each of these steps asks of hardware."""
     lengths: Tensor | None = None
     """(B,) of a packed sequence."""
 

@@ -10,9 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from stpn.energy.calls import Reading
 from stpn.energy.device import DeviceProfile
 from stpn.energy.readings import Sum
 from stpn.energy.selection import Choice, Found, Selector, ignored_inputs, named
+from stpn.energy.tables import table
+from stpn.energy.terms import Energy, Terms, terms_of
 
 
 class EnergyMeter:
@@ -40,7 +43,8 @@ class EnergyMeter:
       is a tensor then. Use one context, or `reset()`, per training step.
     - batch_first: how to read (B, T, I) into `nn.Linear`; None: as the recurrent layers and
       attention do.
-    - device: what a unit is in volts and siemens, for `watts`.
+    - device: what a unit is in volts and siemens, for `watts`, and what else a device costs, for
+      `energy`.
 
     A call with a sequence adds to the time steps 0 to T - 1; every other call (of a cell, of
     `step`, of a layer on (B, I)) counts as one time step, after those before it. `per_step` keeps
@@ -152,10 +156,36 @@ class EnergyMeter:
         """(T,) at each time step, mean over batch and calls, of each layer that was called."""
         return {name: total.per_step() for name, _, _, total in self._rows() if total.called}
 
-    def _record(self, name: str, part: str, power: Tensor, lengths: Tensor | None) -> None:
-        if not self.differentiable:
-            power = power.detach()
-        self._sums[name, part].add(power, lengths)
+    def energy(self, device: DeviceProfile | None = None) -> Energy:
+        """Joules per time step by term: array, dac, adc, write, digital, leakage.
+
+            print(meter.energy(stpn.energy.profile("pcm")))
+
+        `device` is the meter's own by default. What was not measured is missing here as it is in
+        `power`, which warns.
+        """
+        device = device or self.device
+        if not isinstance(device, DeviceProfile):
+            raise TypeError(
+                "device: expected a stpn.DeviceProfile, such as stpn.energy.profile('pcm'), got "
+                f"{device!r}"
+            )
+        _ = self.power  # says what is missing
+        layers, writes, normalised = {}, 0.0, 0.0
+        for name, _, _, measured in self._rows():
+            if not measured.called:
+                continue
+            terms = Terms(array=device.array(measured.mean().item()))
+            for operations, share in measured.operations():
+                terms += terms_of(operations, device) * share
+                writes += operations.writes * share
+                normalised += operations.normalised * share
+            layers[name] = terms
+        return Energy(device, layers, writes, normalised)
+
+    def _record(self, name: str, reading: Reading) -> None:
+        power = reading.power if self.differentiable else reading.power.detach()
+        self._sums[name, reading.part].add(power, reading.lengths, reading.operations)
 
     def _rows(self) -> Iterator[tuple[str, str, int, Sum]]:
         """Name, kind, synapses and measurements of every layer and direction."""
@@ -180,7 +210,7 @@ class EnergyMeter:
             lines.append(("total", "", all_of_them, f"{total:.4g}", "", self._in_watts(total)))
         else:
             lines.append(("total", "", all_of_them, "not measured", "", ""))
-        notes = [_table(lines if self.device else [line[:-1] for line in lines])]
+        notes = [table(lines if self.device else [line[:-1] for line in lines])]
         for title, kinds in (("not measured, unknown", self.unknown), ("left out", self.left_out)):
             if kinds:
                 listed = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
@@ -200,18 +230,3 @@ class EnergyMeter:
 
     def __repr__(self) -> str:
         return f"EnergyMeter({', '.join(layer.name for layer in self._layers)})"
-
-
-def _table(lines: list[tuple[str, ...]]) -> str:
-    """Columns of text, the first two flush left, a rule below the head."""
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    text = []
-    for line in lines:
-        cells = [
-            cell.ljust(width) if column < 2 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        text.append("  ".join(cells).rstrip())
-    text.insert(1, "-" * max(map(len, text)))
-    text.insert(-1, text[1])
-    return "\n".join(text)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import warnings
 from array import array
 from collections import Counter
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from stpn.nn.operations import Operations
 
 _PENDING = 16  # calls; in a small network one more operation per call can be felt
 STREAM = 65_536
@@ -29,23 +32,27 @@ class Sum:
         self._graphs: dict[int, Tensor] = {}  # the sums of those steps that have gradients
         self._later, self._later_batches = 0.0, 0  # of single steps beyond STREAM
         self._dtype = torch.get_default_dtype()
+        self._operations: Counter[Operations] = Counter()  # what a step asked, how often
 
     @property
     def called(self) -> bool:
         return bool(self._sums is not None or self._pending or self._steps)
 
-    def add(self, power: Tensor, lengths: Tensor | None) -> None:
+    def add(self, power: Tensor, lengths: Tensor | None, operations: Operations) -> None:
         """power (B, T), 0 past the `lengths` (B,)."""
         batch, steps = power.shape
         self._dtype = power.dtype
         if steps == 1:
+            self._operations[operations] += batch
             self._add_step(power.sum(dtype=torch.float64), batch)
             return
         if lengths is None:
             self._batches[steps] += batch
+            self._operations[operations] += batch * steps
         else:
-            alive = torch.arange(steps) < lengths.cpu().unsqueeze(1)
-            self._counts = _added(self._counts, alive.sum(0))
+            alive = (torch.arange(steps) < lengths.cpu().unsqueeze(1)).sum(0)
+            self._counts = _added(self._counts, alive)
+            self._operations[operations] += int(alive.sum())
         if self._pending and self._pending[0].shape[1] != steps:
             self._settle()
         self._pending.append(power)
@@ -81,6 +88,11 @@ class Sum:
             warnings.warn(f"a stream is kept by step up to step {STREAM:,}", stacklevel=2)
         sums, counts = self._totals()
         return (sums / counts).to(self._dtype)
+
+    def operations(self) -> Iterator[tuple[Operations, float]]:
+        """What a step asked of hardware, and in which share of all steps."""
+        total = self._operations.total()
+        return ((operations, count / total) for operations, count in self._operations.items())
 
     def _totals(self) -> tuple[Tensor, Tensor]:
         self._settle()

@@ -8,6 +8,7 @@ not show their outputs: they are run again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from stpn.energy import attention
 from stpn.energy.calls import Call, Reading, by_step, counted, padded, wide
+from stpn.nn.operations import Operations
 from stpn.nn.time import reversed_time
 from stpn.ops import aten
 from stpn.ops.power import hidden_power, static_power
@@ -99,7 +101,8 @@ def read(
 def _linear(module: nn.Linear, call: Call, ignored: Sequence[int], batch_first: bool) -> Reading:
     x, lengths = padded(wide(call.argument(0, "input")))
     power = static_power(x, wide(module.weight), counted(x, x.shape[-1], ignored))
-    return Reading("", by_step(power, batch_first or lengths is not None), lengths)
+    step = by_step(power, batch_first or lengths is not None)
+    return Reading("", step, _fully(module.weight, len(ignored)), lengths)
 
 
 def _embedding(
@@ -107,13 +110,19 @@ def _embedding(
 ) -> Reading:
     rows = wide(module.weight).abs().sum(1)  # (symbols,): what reading each of them costs
     power = (rows * counted(rows, len(rows), ignored))[call.argument(0, "input")]
-    return Reading("", by_step(power, batch_first))
+    size = module.embedding_dim  # one line is driven, and its synapses are read
+    operations = Operations(
+        cells=module.weight.numel(), reads=size, inputs=1, outputs=size, fan_in=1
+    )
+    return Reading("", by_step(power, batch_first), operations)
 
 
 def _convolution(module: Any, call: Call, ignored: Sequence[int]) -> Reading:
     squares = _squares(module, call, ignored)
     power = module._conv_forward(squares, wide(module.weight).abs(), None)
-    return Reading("", power.flatten(1).sum(1, keepdim=True))
+    positions = math.prod(power.shape[2:])
+    operations = _patches(module, positions, len(ignored))
+    return Reading("", power.flatten(1).sum(1, keepdim=True), operations)
 
 
 def _transposed(module: Any, call: Call, ignored: Sequence[int]) -> Reading:
@@ -132,7 +141,42 @@ def _transposed(module: Any, call: Call, ignored: Sequence[int]) -> Reading:
         squares, wide(module.weight).abs(), None, module.stride, module.padding, padding,
         module.groups, module.dilation,
     )  # fmt: skip
-    return Reading("", power.flatten(1).sum(1, keepdim=True))
+    operations = _patches(module, math.prod(power.shape[2:]), len(ignored))
+    return Reading("", power.flatten(1).sum(1, keepdim=True), operations)
+
+
+def _fully(weight: Tensor, ignored: int) -> Operations:
+    """Of a matrix (outputs, inputs) that is used once."""
+    outputs, inputs = weight.shape
+    cells, driven = weight.numel(), inputs - ignored
+    return Operations(cells=cells, reads=cells, inputs=driven, outputs=outputs, fan_in=inputs)
+
+
+def _patches(module: Any, positions: int, ignored: int) -> Operations:
+    """Of a convolution: its kernel is used at every position of the output, a patch each time."""
+    cells, kernel = module.weight.numel(), math.prod(module.kernel_size)
+    return Operations(
+        cells=cells,
+        reads=cells * positions,
+        inputs=(module.in_channels - ignored) * kernel * positions,
+        outputs=module.out_channels * positions,
+        fan_in=module.in_channels // module.groups * kernel,
+    )
+
+
+def _recurrent_operations(
+    module: Any, weights: Sequence[Tensor], ignored: int = 0, projection: Tensor | None = None
+) -> Operations:
+    """Of a step: all gates see [x ; h_prev]; a GRU's candidate is two sums."""
+    w_ih, w_hh = weights[:2]
+    seen = w_ih.shape[1] + w_hh.shape[1]
+    rows = w_ih.shape[0] + (module.hidden_size if isinstance(module, (nn.GRU, nn.GRUCell)) else 0)
+    cells, inputs = w_ih.numel() + w_hh.numel(), seen - ignored
+    if projection is not None:
+        cells += projection.numel()
+        inputs += projection.shape[1]
+        rows += projection.shape[0]
+    return Operations(cells=cells, reads=cells, inputs=inputs, outputs=rows, fan_in=seen)
 
 
 def _squares(module: Any, call: Call, ignored: Sequence[int]) -> Tensor:
@@ -149,7 +193,8 @@ def _cell(module: Any, call: Call, ignored: Sequence[int]) -> Reading:
     if state is not None:
         h = state[0] if isinstance(module, nn.LSTMCell) else state
         power = power + static_power(wide(h), wide(module.weight_hh))
-    return Reading("", power.reshape(-1, 1))
+    operations = _recurrent_operations(module, (module.weight_ih, module.weight_hh), len(ignored))
+    return Reading("", power.reshape(-1, 1), operations)
 
 
 def _recurrent(module: Any, call: Call, ignored: Sequence[int]) -> Iterator[Reading]:
@@ -185,7 +230,14 @@ def _recurrent(module: Any, call: Call, ignored: Sequence[int]) -> Iterator[Read
                 power = power + static_power(projected, weights[-1])
             if direction:
                 power, h = reversed_time(power, layout.lengths), reversed_time(h, layout.lengths)
-            yield Reading(part if len(_suffixes(module)) > 1 else "", power, layout.lengths)
+            operations = _recurrent_operations(
+                module,
+                weights,
+                0 if layer else len(ignored),
+                None if projected is None else weights[-1],
+            )
+            named = part if len(_suffixes(module)) > 1 else ""
+            yield Reading(named, power, operations, layout.lengths)
             outputs.append(h)
         if not top:
             x, count = torch.cat(outputs, -1), None

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from stpn.energy import torch_layers
-from stpn.energy.calls import Call
-from stpn.nn.base import Recurrence
+from stpn.energy.calls import Call, Reading
+from stpn.nn.base import FIRST, Recurrence
 
-# (layer, part, power (B, T), lengths (B,) | None)
-Record: TypeAlias = Callable[[str, str, Tensor, Tensor | None], None]
+Record: TypeAlias = Callable[[str, Reading], None]
+"""Told the name of the layer, and what was read off it."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,19 @@ class WatchedLayer:
         keeps_graph: Callable[[], bool],
     ) -> Callable[[], None]:
         single = len(self.parts()) == 1
+        asked = {}
+        for size, suffix in core.layers:
+            operations = core.operations(size)
+            if suffix in FIRST and ignored:
+                operations = replace(operations, inputs=operations.inputs - len(ignored))
+            asked[suffix] = operations
 
         def observer(power: Tensor, lengths: Tensor | None, suffix: str) -> None:
-            record(self.name, "" if single else _part(suffix), power, lengths)
+            operations = asked[suffix]
+            if core.frozen:
+                operations = replace(operations, writes=0)
+            part = "" if single else _part(suffix)
+            record(self.name, Reading(part, power, operations, lengths))
 
         return core.observe_power(observer, ignored=ignored, graph=keeps_graph())
 
@@ -82,7 +92,7 @@ class WatchedLayer:
             graph = keeps_graph() and torch.is_grad_enabled()
             with torch.set_grad_enabled(graph), _full_precision(module):
                 for reading in torch_layers.read(module, call, ignored, batch_first):
-                    record(self.name, reading.part, reading.power, reading.lengths)
+                    record(self.name, reading)
 
         hooks = (
             self.module.register_forward_pre_hook(before, with_kwargs=True),

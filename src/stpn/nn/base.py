@@ -48,6 +48,7 @@ import torch
 from torch import Tensor, nn
 
 from stpn.nn import checks
+from stpn.nn.operations import Operations
 from stpn.nn.options import check_options, options_of, signature_with_options
 from stpn.nn.state import rebuilt
 
@@ -63,6 +64,9 @@ Run: TypeAlias = Callable[
 """`Recurrence.run`, or a function that stands in for it."""
 
 _HALF = (torch.bfloat16, torch.float16)
+
+FIRST = ("", "_l0", "_l0_reverse")
+"""Suffixes of what sees the inputs of the whole core."""
 
 
 class Layer(NamedTuple):
@@ -215,6 +219,26 @@ class Recurrence(nn.Module):
         shapes = self.parameter_shapes(input_size).items()
         return sum(math.prod(s) for name, s in shapes if s and name.startswith("weight"))
 
+    def operations(self, input_size: int) -> Operations:
+        """What one step of a layer and direction asks of hardware, for `EnergyMeter.energy`.
+
+        By default all synapses of a unit lie on one line and add up there, and every entry of a
+        state with two dimensions is a synapse that is written.
+        """
+        shapes = self.parameter_shapes(input_size).items()
+        rows = [s[0] for name, s in shapes if s and len(s) == 2 and name.startswith("weight")]
+        seen = input_size + self.hidden_size * self.recurrent
+        states = self.state_shapes(input_size)
+        cells = self.count_synapses(input_size)
+        return Operations(
+            cells=cells,
+            reads=cells,
+            inputs=seen,
+            outputs=max(rows, default=self.hidden_size),
+            fan_in=seen,
+            writes=sum(math.prod(s) for s in states if len(s) == 2),
+        )
+
     # What all have.
 
     @property
@@ -290,7 +314,7 @@ class Recurrence(nn.Module):
             size = input_size + self.hidden_size * self.recurrent
             with torch.inference_mode(False):  # training may follow inside the same watch
                 counted = torch.ones(size, device=like.device, dtype=compute_dtype(like.dtype))
-            if suffix in ("", "_l0", "_l0_reverse"):
+            if suffix in FIRST:
                 counted[list(ignored)] = 0
             weights[suffix] = counted
         return weights

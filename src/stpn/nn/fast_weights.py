@@ -19,6 +19,7 @@ from stpn.nn import checks
 from stpn.nn.base import Parameters, Recurrence, Shapes
 from stpn.nn.cell import RecurrentCell
 from stpn.nn.core import RecurrentCore
+from stpn.nn.operations import Operations
 from stpn.nn.state import FastWeightsState
 from stpn.nn.time import last_step
 from stpn.ops import backends
@@ -101,6 +102,19 @@ class _FastWeights(Recurrence):
 
     def count_synapses(self, input_size: int) -> int:
         return self.hidden_size * (input_size + 2 * self.hidden_size)  # slow ones, then fast ones
+
+    def operations(self, input_size: int) -> Operations:
+        """The inner loop reads the fast weights again and again, and normalises each time."""
+        hidden, steps = self.hidden_size, self.steps
+        return Operations(
+            cells=self.count_synapses(input_size),
+            reads=hidden * (input_size + hidden) + steps * hidden * hidden,
+            inputs=input_size + hidden + steps * hidden,
+            outputs=(1 + steps) * hidden,
+            fan_in=input_size + hidden,
+            writes=hidden * hidden,
+            normalised=(1 + steps) * hidden,
+        )
 
 
 class FastWeights(_FastWeights, RecurrentCore):

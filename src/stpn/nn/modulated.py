@@ -9,6 +9,7 @@ are modulated, else `eta_lk` (), the one learning rate. Cells go without the suf
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -19,6 +20,7 @@ from stpn.nn import checks
 from stpn.nn.base import Parameters, Recurrence, Shapes
 from stpn.nn.cell import RecurrentCell
 from stpn.nn.core import RecurrentCore
+from stpn.nn.operations import Operations
 from stpn.nn.state import ModPlastState
 from stpn.nn.time import last_step
 from stpn.ops import backends
@@ -99,6 +101,18 @@ class _ModPlast(Recurrence):
         plastic = p["alpha"] * state.hebb  # (B, H, H)
         f = functional.pad(plastic, (p["weight_ih"].shape[1], 0))
         return f, torch.cat([p["weight_ih"], p["weight_hh"]], dim=1) + f
+
+    def operations(self, input_size: int) -> Operations:
+        """The modulator is one more row on the new activations."""
+        usual = super().operations(input_size)
+        modulator = self.hidden_size if self.modulated else 0
+        return replace(
+            usual,
+            cells=usual.cells + modulator,
+            reads=usual.reads + modulator,
+            inputs=usual.inputs + modulator,
+            outputs=usual.outputs + self.modulated,
+        )
 
 
 class ModPlast(_ModPlast, RecurrentCore):

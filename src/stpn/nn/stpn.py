@@ -17,6 +17,7 @@ from stpn.nn import checks
 from stpn.nn.base import Parameters, Recurrence, Shapes
 from stpn.nn.cell import RecurrentCell
 from stpn.nn.core import RecurrentCore
+from stpn.nn.operations import Operations
 from stpn.nn.state import STPNlState, STPNState
 from stpn.nn.time import last_step
 from stpn.ops import backends, reference
@@ -127,6 +128,15 @@ class Plasticity(Recurrence):
         if self.plastic != "all" and self.recurrent:
             lambda_, gamma = (self._on_all_columns(value, weight) for value in (lambda_, gamma))
         return weight, p["bias"], lambda_, gamma
+
+    def operations(self, input_size: int) -> Operations:
+        rows, columns = self.gates * self.hidden_size, self._columns(input_size)
+        plastic = {"all": columns, "input": input_size, "hidden": self.hidden_size}[self.plastic]
+        return replace(
+            super().operations(input_size),
+            writes=rows * plastic,
+            normalised=0 if self.stpn_options.norm is None else rows * columns,
+        )
 
     def _columns(self, input_size: int) -> int:
         return input_size + self.hidden_size if self.recurrent else input_size

@@ -7,6 +7,7 @@ so on), so a `state_dict` fits both ways. The MLP has `weight_lk` (H, I) and `bi
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import torch
@@ -17,6 +18,7 @@ from stpn.nn import checks
 from stpn.nn.base import Parameters, Recurrence, Shapes
 from stpn.nn.cell import RecurrentCell
 from stpn.nn.core import RecurrentCore
+from stpn.nn.operations import Operations
 from stpn.nn.state import LSTMState, MLPState, RNNState
 from stpn.nn.time import last_step
 from stpn.ops import aten
@@ -131,6 +133,10 @@ class _GRU(_Fixed):
         y = aten.gru(x, state.h, self.operands(p), reset=reset, lengths=lengths)
         power = self._power(x, y, state.h, p, reset, lengths, power_weight)
         return y, RNNState(last_step(y, lengths)), power
+
+    def operations(self, input_size: int) -> Operations:
+        """The reset gate multiplies one half of the candidate: it is two sums."""
+        return replace(super().operations(input_size), outputs=4 * self.hidden_size)
 
 
 class _MLP(Recurrence):

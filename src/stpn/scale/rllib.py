@@ -250,7 +250,7 @@ def _power_of(core: RecurrentCore, *, enabled: bool) -> Iterator[list[Tensor]]:
         yield readings
         return
     end = WatchedLayer("core", core).watch(
-        lambda name, part, power, lengths: readings.append(power),
+        lambda name, reading: readings.append(reading.power),
         ignored=(),
         keeps_graph=lambda: False,
         batch_first=True,

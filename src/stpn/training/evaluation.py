@@ -55,7 +55,7 @@ class Player(AbstractContextManager["Player"]):
     def __enter__(self) -> Player:
         # The meter itself keeps means over the batch; here some of it may not count.
         self._stop_watching = WatchedLayer("core", self.agent.core).watch(
-            lambda name, part, power, lengths: self._readings.append(power),
+            lambda name, reading: self._readings.append(reading.power),
             ignored=(),
             keeps_graph=lambda: False,
             batch_first=True,
