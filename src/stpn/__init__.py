@@ -95,7 +95,18 @@ _HOMES = {
     "stpn.zoo": ("load", "pretrained"),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_SUBMODULES = ("energy", "exports", "nn", "ops", "results", "runs", "tasks", "testing", "training")
+_SUBMODULES = (
+    "analog",
+    "energy",
+    "exports",
+    "nn",
+    "ops",
+    "results",
+    "runs",
+    "tasks",
+    "testing",
+    "training",
+)
 
 __all__ = ["__version__", *_HOME_OF, *_SUBMODULES]
 

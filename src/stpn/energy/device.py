@@ -126,6 +126,8 @@ class DeviceProfile:
                 "stuck_off, stuck_on: expected shares of at most 1 together, got "
                 f"{self.stuck_off + self.stuck_on:g}"
             )
+        if self.f_bits is not None and self.f_range is None:
+            raise ValueError("f_bits: expected an f_range too, whose levels they count, got none")
         for name, size in (("drift", (0, 4)), ("drift_spread", (0, 4))):
             if len(getattr(self, name)) not in size:
                 raise ValueError(

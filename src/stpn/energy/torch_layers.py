@@ -100,7 +100,7 @@ def read(
 
 def _linear(module: nn.Linear, call: Call, ignored: Sequence[int], batch_first: bool) -> Reading:
     x, lengths = padded(wide(call.argument(0, "input")))
-    power = static_power(x, wide(module.weight), counted(x, x.shape[-1], ignored))
+    power = static_power(x, wide(_held(module)), counted(x, x.shape[-1], ignored))
     step = by_step(power, batch_first or lengths is not None)
     return Reading("", step, _fully(module.weight, len(ignored)), lengths)
 
@@ -119,7 +119,7 @@ def _embedding(
 
 def _convolution(module: Any, call: Call, ignored: Sequence[int]) -> Reading:
     squares = _squares(module, call, ignored)
-    power = module._conv_forward(squares, wide(module.weight).abs(), None)
+    power = module._conv_forward(squares, wide(_held(module)).abs(), None)
     positions = math.prod(power.shape[2:])
     operations = _patches(module, positions, len(ignored))
     return Reading("", power.flatten(1).sum(1, keepdim=True), operations)
@@ -143,6 +143,11 @@ def _transposed(module: Any, call: Call, ignored: Sequence[int]) -> Reading:
     )  # fmt: skip
     operations = _patches(module, math.prod(power.shape[2:]), len(ignored))
     return Reading("", power.flatten(1).sum(1, keepdim=True), operations)
+
+
+def _held(module: Any) -> Tensor:
+    """The weights, or what the cells of a converted layer (`stpn.analog`) hold."""
+    return module.conductances() if hasattr(module, "conductances") else module.weight
 
 
 def _fully(weight: Tensor, ignored: int) -> Operations:

@@ -136,6 +136,9 @@ class Frames(nn.Module):
         if self.statistics is not None:
             self.statistics.standardize_(x)
         for layer in (self.conv1, self.conv2):
+            if type(layer) is not nn.Conv2d:  # on devices: it has a rule of its own
+                x = layer(x).relu()
+                continue
             # With channels last the backward pass takes a quarter of the time. Only here, not in
             # the parameters: a checkpoint knows no layouts, and a fused optimizer trusts them. A
             # clone, because `contiguous` leaves a single channel as it is.
@@ -227,6 +230,8 @@ class Agent(nn.Module):
             y = core(reset)
             if output is not None:
                 output.copy_(y)
+            if type(self.heads) is not nn.Linear:  # on devices: they have a rule of their own
+                return self.heads(y)
             return torch.addmm(bias, y, weight, out=heads)
 
         return act

@@ -85,8 +85,8 @@ def stpn(
         u = torch.cat([x_t, h], dim=-1) if options.recurrent else x_t  # (B, D)
         g, n = efficacies(weight, f, options, norm_scale)  # (B, H, D), (B, H, 1) or (B, 1, 1)
         h = act(_with_bias(_apply(g, u), bias))  # (B, H)
-        pre = _associated(x_t, h, u, options)
-        f = _plasticity(f, h, pre, n, weight, lambda_, gamma, options)  # (B, H, D)
+        pre = associated(x_t, h, u, options)
+        f = plasticity(f, h, pre, n, weight, lambda_, gamma, options)  # (B, H, D)
         return h, (h, f), _power(g, u, power_weight)
 
     y, (_, f), power = scan(step, x, (h0, f0), reset, lengths)
@@ -124,8 +124,8 @@ def stpn_lstm(
         input_gate, forget_gate, candidate, output_gate = gates
         c = forget_gate * c + input_gate * candidate
         h = output_gate * c.tanh()
-        pre = _associated(x_t, h, u, options)
-        f = _plasticity(f, torch.cat(gates, dim=-1), pre, n, weight, lambda_, gamma, options)
+        pre = associated(x_t, h, u, options)
+        f = plasticity(f, torch.cat(gates, dim=-1), pre, n, weight, lambda_, gamma, options)
         return h, (h, c, f), _power(g, u, power_weight)
 
     y, (_, c, f), power = scan(step, x, (h0, c0, f0), reset, lengths)
@@ -186,12 +186,12 @@ def efficacies(
     total = weight + f
     if options.norm is None:
         return total, None
-    n = _divisor(total, options)
+    n = divisor(total, options)
     g = total / n
     return (g if norm_scale is None else norm_scale.unsqueeze(-1) * g), n
 
 
-def _divisor(total: Tensor, options: STPNOptions) -> Tensor:
+def divisor(total: Tensor, options: STPNOptions) -> Tensor:
     """||G|| + 1e-16 over each row (B, R, 1), or over the layer (B, 1, 1).
 
     Synapses which are all zero are divided by 1: nothing changes in the forward pass, and a
@@ -202,13 +202,13 @@ def _divisor(total: Tensor, options: STPNOptions) -> Tensor:
     return torch.where(norm > 0, norm + NORM_EPS, 1.0)
 
 
-def _associated(x: Tensor, h: Tensor, u: Tensor, options: STPNOptions) -> Tensor:
+def associated(x: Tensor, h: Tensor, u: Tensor, options: STPNOptions) -> Tensor:
     """What the update associates with (B, D)."""
     new = options.recurrent and options.associate == "new"
     return torch.cat([x, h], dim=-1) if new else u
 
 
-def _plasticity(
+def plasticity(
     f: Tensor,  # (B, R, D)
     post: Tensor,  # (B, R): the activation of each row
     u: Tensor,  # (B, D): what they are associated with
@@ -229,7 +229,7 @@ def _plasticity(
     if options.clamp is not None:
         f = f.clamp(-options.clamp, options.clamp)
     if options.norm == "post":
-        f = f / _divisor(weight + f, options)
+        f = f / divisor(weight + f, options)
     return f
 
 
