@@ -17,14 +17,16 @@ from gymnasium import spaces
 from stpn import experiments
 from stpn.errors import ConfigError
 from stpn.nn import registry
-from stpn.training import checkpoint, initialisation, optim
+from stpn.training import checkpoint, initialisation, optim, session
 from stpn.training.agent import Agent, encoder_for
+from stpn.training.loop import Reporter
 from stpn.training.policies import Categorical
 from stpn.training.ppo import PPO, standardized
 from stpn.training.reinforcement import ReinforcementTrainer
 from stpn.training.returns import RewardScale
 from stpn.training.rl_config import line
 from stpn.training.running import RunningStatistics
+from stpn.training.trainer import Trainer
 
 TINY: dict[str, Any] = {
     "env": "CartPole-v1", "hidden_size": 5, "num_envs": 3, "num_steps": 20, "steps": 240,
@@ -252,6 +254,32 @@ def test_the_run_ends_at_its_target(tmp_path: Path) -> None:
     again = trainer(target=1.0)
     again.load_state_dict(checkpoint.read(tmp_path / "saved"))
     assert again.done == again.total == 120
+
+
+@pytest.mark.parametrize("total", [180, 240])  # 240: what it was to have at first
+def test_a_run_that_ended_at_its_target_can_be_lengthened(tmp_path: Path, total: int) -> None:
+    config = experiments.default_config("gym", **TINY, target=1.0)
+    ended = session.start(config, tmp_path)
+    assert ended.summary is not None
+    assert (ended.summary.done, ended.finished) == (120, True)
+    assert session.resume(ended.run.path).summary == ended.summary  # nothing more to do
+
+    class Interrupt(Reporter):
+        def progressed(self, trainer: Trainer) -> None:
+            raise KeyboardInterrupt  # before anything new is saved
+
+    with pytest.raises(KeyboardInterrupt):
+        session.resume(ended.run.path, total=total, reporter=Interrupt())
+    longer = session.resume(ended.run.path)  # to the length that was asked for
+    assert longer.summary is not None
+    assert (longer.summary.done, longer.finished) == (total, True)
+
+
+def test_a_run_that_ended_at_its_target_is_not_shortened(tmp_path: Path) -> None:
+    ended = session.start(experiments.default_config("gym", **TINY, target=1.0), tmp_path)
+    with pytest.raises(ConfigError, match="already gone further than 60 steps"):
+        session.resume(ended.run.path, total=60)
+    assert ended.run.summary == ended.summary
 
 
 def test_rewards_in_deviations_of_returns() -> None:

@@ -18,7 +18,8 @@ class Resume:
     run: Annotated[Path, tyro.conf.Positional]
     """Directory of the run."""
     total: int | None = None
-    """New length (epochs, iterations or steps); also lengthens a finished run."""
+    """New length (epochs, iterations or steps); also lengthens a run that is finished or ended at
+    its target."""
     env: str | None = None
     """Of a run in an environment module:Name the same name again: the module is imported."""
     output: Annotated[Output, tyro.conf.arg(name="")] = field(default_factory=Output)

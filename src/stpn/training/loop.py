@@ -154,9 +154,13 @@ class Loop:
         self.row_due = False  # the row of the last update has not been measured yet
         self._restored = False  # and has no new row yet
 
-    def restore(self) -> None:
-        """Take up the run's checkpoint, if it got that far, and forget what came after it."""
+    def restore(self, *, lengthen: bool = False) -> None:
+        """Take up the run's checkpoint, if it got that far, and forget what came after it.
+
+        `lengthen`: it goes on to its whole length, also if it ended before it.
+        """
         kept: Rows | int = 0
+        resumed = False
         if not self.run.checkpoint.exists():
             self._refuse_lost_checkpoint()
         else:
@@ -171,6 +175,7 @@ class Loop:
                     kept = Rows(kept, int(state["rows_checksum"]))
                 self.seconds = float(state["seconds"])
                 self.row_due = bool(state.get("row_due", False))
+            resumed = lengthen and self.trainer.pass_target()
             if self.trainer.beyond_total:
                 unit, total = self.trainer.config.unit, self.trainer.total
                 raise ConfigError(
@@ -179,6 +184,8 @@ class Loop:
                 )
             self.saved_at, self._restored = self.trainer.done, True
         self.rows = self.run.truncate(kept)
+        if resumed:  # now: whoever resumes it after a kill asks for no length
+            self.save()
 
     def save(self) -> None:
         when = f"{self.trainer.config.unit} {self.trainer.done}"

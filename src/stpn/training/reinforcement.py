@@ -81,7 +81,8 @@ class ReinforcementTrainer(Trainer):
         self.actor.start(self._seed("environment", 0))
 
         self.updates = 0
-        self._reached_at: int | None = None  # where the target score was reached
+        self._reached_at: int | None = None  # where the target score ended the run
+        self._past_target = False  # it ended once, and was then told to go on
         self.loss = float("nan")
         self.seconds = {"environment": 0.0, "acting": 0.0, "learning": 0.0}
         """Where the time of this process went."""
@@ -119,6 +120,11 @@ class ReinforcementTrainer(Trainer):
     def beyond_total(self) -> bool:
         per_update = self.units // self.updates if self.updates else 0
         return self.units - per_update >= self.total
+
+    def pass_target(self) -> bool:
+        ended, self._reached_at = self._reached_at is not None, None
+        self._past_target = self._past_target or ended
+        return ended
 
     def update(self) -> bool:
         config, before = self.config, self.done
@@ -206,7 +212,8 @@ class ReinforcementTrainer(Trainer):
 
     def keep(self, row: Row) -> None:
         self._sums, self._counts = {}, {}
-        if self.config.target is not None and row["proficiency"] >= self.config.target:
+        target = None if self._past_target else self.config.target
+        if target is not None and row["proficiency"] >= target:
             self._reached_at = self.done
 
     def _play(self, episodes: int, *name: str | int, greedy: bool | None = None) -> Played:
@@ -243,6 +250,8 @@ class ReinforcementTrainer(Trainer):
             extras["reward_scale"] = self._reward_scale.state_dict()
         if self._reached_at is not None:
             extras["reached_at"] = self._reached_at
+        if self._past_target:
+            extras["past_target"] = True
         return {
             **extras,
             "model": self.model.state_dict(),
@@ -262,6 +271,7 @@ class ReinforcementTrainer(Trainer):
         if self.config.normalize_rewards:
             self._reward_scale.load_state_dict(state["reward_scale"])
         self._reached_at = state.get("reached_at")
+        self._past_target = state.get("past_target", False)
         checkpoint.load_optimizer(self.optimizer, state["optimizer"])
         self.updates = state["updates"]
         self._sums, self._counts = dict(state["sums"]), dict(state["counts"])

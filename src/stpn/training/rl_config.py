@@ -99,7 +99,8 @@ class AgentConfig(RunConfig):
     """Decay per update of an exponential average of the weights, which is measured and saved as the
     network in place of the last weights. None: no average."""
     target: float | None = None
-    """End the run as soon as a measurement reaches this score."""
+    """End the run as soon as a measurement reaches this score; `stpn resume --total` goes on
+    from there."""
     eval_every: int = field(default=10_000, metadata=MEASUREMENT)
     """Units between two rows of metrics."""
     eval_episodes: int = field(default=10, metadata=MEASUREMENT)

@@ -60,7 +60,8 @@ def resume(
 ) -> Outcome:
     """Go on with a run; it ends as if it had never been stopped.
 
-    `total` gives it a new length, also after it has finished. A run in an environment of the form
+    `total` gives it a new length, also after it has finished or reached its target score, which
+    then ends it no more. A run in an environment of the form
     "module:Name" must be given that name again, as `env`: the module is imported.
     """
     run = Run.open(path)
@@ -71,8 +72,9 @@ def resume(
         return Outcome(run, finished=True, summary=run.summary)
     with run.lock(), _machine(config) as config, built(config) as trainer:
         loop = Loop(run, trainer, reporter or Reporter(), stop or Stop())
-        loop.restore()
-        if config.to_dict() != run.config:
+        loop.restore(lengthen=total is not None)
+        goes_on = total is not None and trainer.done < trainer.total
+        if goes_on or config.to_dict() != run.config:
             run.rewrite_config(config.to_dict())
         return _work(loop)
 

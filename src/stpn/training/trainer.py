@@ -83,6 +83,10 @@ class Trainer(ABC):
         """Whether a run of length `total` would have ended before this trainer's last update."""
         return self.done > self.total
 
+    def pass_target(self) -> bool:
+        """Go on to the length of the configuration; whether the run had ended before it."""
+        return False
+
     def advance(self) -> Row | None:
         """One update; then the row of metrics, if one is due."""
         if not self.update():
