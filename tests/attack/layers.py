@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -35,7 +37,14 @@ def hostile_layer(random: Random) -> str:
                 results[backend] = _results(core, inputs, state, reset)
             except REFUSALS as error:
                 results[backend] = type(error)
-    return _verdict(results["native"], results["reference"], label)
+
+    def truth() -> Any:
+        """In double precision, where the difference may be one of rounding only."""
+        double = state and tuple(type(s)(*(v.double() for v in s)) for s in state)
+        with stpn.use_backend("reference"):
+            return _results(copy.deepcopy(core).double(), inputs.double(), double, reset)
+
+    return _verdict(results["native"], results["reference"], truth, label)
 
 
 def _case(random: Random) -> tuple[nn.Module, Tensor, Any, Tensor | None, str]:
@@ -129,7 +138,7 @@ def _results(core: nn.Module, x: Any, state: Any, reset: Any) -> tuple[list[Tens
     return [*values, x_gradient], gradients
 
 
-def _verdict(native: Any, reference: Any, label: str) -> str:
+def _verdict(native: Any, reference: Any, truth: Callable[[], Any], label: str) -> str:
     if isinstance(native, type):
         if native is AttributeError and reference is not AttributeError:
             raise Broken(f"{label}: AttributeError")
@@ -138,16 +147,25 @@ def _verdict(native: Any, reference: Any, label: str) -> str:
         raise Broken(f"{label}: {native.__name__}, but the specification computes it")
     if isinstance(reference, type):
         raise Broken(f"{label}: computed, but the specification raises {reference.__name__}")
-    if label == "unbounded":  # in the first sequence: it has no part in the others
-        native, reference = ([value[1:] for value in both[0]] for both in (native, reference))
-    else:
-        native, reference = (both[0] + both[1] for both in (native, reference))
-    tolerance = TOLERANCE[native[0].dtype]
-    for actual, expected in zip(native, reference, strict=True):
-        actual, expected = actual.detach().double(), expected.detach().double()
-        if not _near(actual, expected, tolerance):
-            worst = (actual - expected).abs().max().item()
-            raise Broken(f"{label}: differs from the specification by {worst:.2g}")
+
+    def compared(results: Any) -> list[Tensor]:
+        values, gradients = results
+        if label == "unbounded":  # in the first sequence: it has no part in the others
+            return [value.detach()[1:].double() for value in values]
+        return [value.detach().double() for value in values + gradients]
+
+    dtype = native[0][0].dtype
+    pairs = zip(compared(native), compared(reference), strict=True)
+    differ = {k: pair for k, pair in enumerate(pairs) if not _near(*pair, TOLERANCE[dtype])}
+    if differ and dtype == torch.float32 and not label.startswith("wrong"):
+        # some draws multiply rounding errors: no further from the truth than it is itself
+        exact = compared(truth())
+        far = {k: [(one - exact[k]).abs().max() for one in pair] for k, pair in differ.items()}
+        if all(ours <= 8 * theirs for ours, theirs in far.values()):
+            return f"{label}, rounding errors multiplied: as near to the truth"
+    for actual, expected in differ.values():
+        worst = (actual - expected).abs().max().item()
+        raise Broken(f"{label}: differs from the specification by {worst:.2g}")
     return f"{label}: the same"
 
 

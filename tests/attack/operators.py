@@ -160,6 +160,7 @@ def _malformed(random: Random, name: str, arguments: Arguments) -> tuple[str, An
         (kind == "missing" and optional and name not in ("d", "decay"))
         or (kind == "freed" and not value.numel())
         or (kind == "size" and name in ("lambda_", "gamma", "x", "p"))
+        or (kind == "size" and changed is not None and changed.shape == value.shape)  # of nothing
     )
     return kind, changed, certain
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from . import Broken, attack, layers, operators, run  # noqa: F401 (they enter their attacks)
+from . import Broken, attack, layers, operators, run, run_here  # noqa: F401 (enter attacks)
 
 
 def test_outcomes_are_counted_and_failures_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,3 +33,14 @@ def test_no_promise_is_broken(name: str, cases: int) -> None:
     report = run(name, cases=cases, seed=0)
     assert report.cases == cases
     assert not report.failures, str(report)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(88, id="a weight of one dimension was an IndexError"),
+        pytest.param(3443, id="nearer to the truth than the specification itself"),
+    ],
+)
+def test_what_failed_once(case: int) -> None:
+    assert not next(run_here("layers", 1, 2, case))[1]

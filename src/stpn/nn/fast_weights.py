@@ -71,7 +71,7 @@ class _FastWeights(Recurrence):
         power_weight: Tensor | None,
     ) -> tuple[Tensor, FastWeightsState, Tensor | None]:
         inputs = x.shape[-1]
-        w_x, w_h = p["weight"][:, :inputs], p["weight"][:, inputs:]
+        w_x, w_h = p["weight"].split((inputs, self.hidden_size), dim=-1)
         # Frozen fast weights neither decay nor grow.
         decay, rate = (1.0, 0.0) if self.freezes else (self.decay, self.rate)
         y, a, power = backends.fast_weights(
