@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 # Test workers share the cores: one thread each, also in the processes that they start. It must be
 # said before torch is loaded; tests of threads ask for more themselves.
@@ -54,3 +55,15 @@ def fresh_compiler() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def only_new_garbage() -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """What training does with the garbage collector, which it does not do here: looking through
+    all that a test process has loaded takes longer than most of the trainings."""
+    from stpn.training import loop
+
+    with pytest.MonkeyPatch.context() as patch:
+        original = loop._only_new_garbage
+        patch.setattr(loop, "_only_new_garbage", nullcontext)
+        yield original

@@ -32,18 +32,18 @@ def test_it_learns_and_every_command_knows_it(tmp_path: Path) -> None:
 
     (tmp_path / "own_task.py").symlink_to(EXAMPLES / "own_task.py")
     known = {"STPN_PLUGINS": "own_task"}
-    for command in (
+    commands = [
         ["resume", path, "--total", "61"],
         ["eval", path],
         ["show", path],
         ["list"],
         ["list", "--runs", "runs"],
         ["sweep", "recall", "--models", "lstm", "--seeds", "1", "--iterations", "2"],
-    ):
-        done = run(tmp_path, "-m", "stpn", *command, **known)
-        assert done.returncode == 0, (command, done.stderr)
-    assert "recall  Delayed recall" in run(tmp_path, "-m", "stpn", "list", **known).stdout
-    done = run(tmp_path, "-m", "stpn", "watch", path, **known)
+    ]
+    code = "from stpn.cli import main; " + "".join(f"assert main({c}) == 0; " for c in commands)
+    done = run(tmp_path, "-c", code + f"main(['watch', {path!r}])", **known)
+    assert done.returncode == 0, done.stderr
+    assert "recall  Delayed recall" in done.stdout
     assert "recall has no episodes to watch" in done.stderr
     done = run(tmp_path, "-m", "stpn", "eval", path)
     assert "unknown task 'recall'" in done.stderr

@@ -1,6 +1,7 @@
 """Sessions: start, stop, resume, fail. Whatever happens, the run ends as if nothing had."""
 
 import errno
+import gc
 import os
 import signal
 
@@ -443,3 +444,9 @@ class TestManners:
         with session.restored(whole.path) as trainer:
             assert trainer.evaluate().proficiency == whole.summary.proficiency
             assert trainer.done == 10
+
+
+def test_old_objects_are_left_out_of_garbage_collection_while_training(only_new_garbage):
+    with only_new_garbage():
+        assert gc.get_freeze_count() > 10_000
+    assert gc.get_freeze_count() == 0
