@@ -18,6 +18,7 @@ from parity import (
     make_case,
 )
 
+import stpn
 from stpn.ops import backends, reference
 from stpn.ops.backends import use_backend
 
@@ -164,3 +165,21 @@ def test_a_synapse_that_is_never_used_may_amplify(backend, kind, norm, batch) ->
     for name in unused:
         del actual[name], expected[name]
     assert_near(actual, expected, torch.float32)
+
+
+@pytest.mark.parametrize("name", ["STPNf", "STPNr", "STPNl", "HebbFF", "ModPlast", "FastWeights"])
+def test_gradients_scale_with_the_loss_up_to_the_bound(name: str) -> None:
+    """dL/dF is held to 1e18: below it a scaled loss has scaled gradients, above it finite ones."""
+    torch.manual_seed(3)
+    core = getattr(stpn, name)(5, 4, batch_first=True)
+    x = torch.randn(3, 40, 5)
+
+    def gradients(scale: float) -> list[torch.Tensor]:
+        with use_backend("native"):
+            loss = core(x)[0].sin().sum() * scale
+        return list(torch.autograd.grad(loss, list(core.parameters())))
+
+    ones = gradients(1.0)
+    for plain, scaled in zip(ones, gradients(2.0**50), strict=True):
+        assert torch.equal(plain * 2.0**50, scaled)
+    assert all(gradient.isfinite().all() for gradient in gradients(1e25))
