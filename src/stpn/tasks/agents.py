@@ -46,7 +46,11 @@ class AgentTask(Task):
         made = self.make_env(config, 1) if env is None else env
         try:
             return (
-                encoder_for(made.single_observation_space, normalize=config.normalize_observations),
+                encoder_for(
+                    made.single_observation_space,
+                    normalize=config.normalize_observations,
+                    length=config.feature_length,
+                ),
                 policy_for(made.single_action_space),
             )
         finally:

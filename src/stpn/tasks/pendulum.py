@@ -67,7 +67,11 @@ class Pendulum(AgentTask):
         from stpn.training.policies import Gaussian
 
         high = np.full(1, STRONGEST_PUSH, dtype=np.float32)
-        encoder = Vector((OBSERVATION_SIZE,), normalize=config.normalize_observations)
+        encoder = Vector(
+            (OBSERVATION_SIZE,),
+            normalize=config.normalize_observations,
+            length=config.feature_length,
+        )
         return encoder, Gaussian(-high, high)
 
     def scene(self, config: PendulumConfig) -> Scene:

@@ -136,7 +136,9 @@ class Pong(AgentTask):
         from stpn.training.agent import Frames
         from stpn.training.policies import Categorical
 
-        encoder = Frames((1, *FRAME), normalize=config.normalize_observations)
+        encoder = Frames(
+            (1, *FRAME), normalize=config.normalize_observations, length=config.feature_length
+        )
         return encoder, Categorical(len(EFFECTIVE_ACTIONS) if config.three_actions else NUM_ACTIONS)
 
     def scene(self, config: PongConfig) -> Scene:

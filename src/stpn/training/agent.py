@@ -26,12 +26,20 @@ from stpn.training.running import RunningStatistics
 State = tuple[Any, ...]  # one named tuple of tensors per layer
 
 
+def _of_length(x: Tensor, length: float | None) -> Tensor:  # (N, I) -> the same
+    """Vectors scaled to one Euclidean length, None: as they are; zeros stay zeros."""
+    return x if length is None else x * (length * (x.square().sum(1, True) + 1e-8).rsqrt())
+
+
 class Vector(nn.Module):
     """Numbers as they are, flattened; or, with `normalize`, less their running mean, in running
-    deviations."""
+    deviations; or, with `length`, scaled to that Euclidean length."""
 
-    def __init__(self, shape: tuple[int, ...], *, normalize: bool = False) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], *, normalize: bool = False, length: float | None = None
+    ) -> None:
         super().__init__()
+        self.length = length
         self.shape = shape
         self.output_size = math.prod(shape)
         self.statistics = RunningStatistics((self.output_size,)) if normalize else None
@@ -52,7 +60,9 @@ class Vector(nn.Module):
 
     def forward(self, observation: Tensor) -> Tensor:  # (N, *shape) -> (N, output_size)
         numbers = self._flat(observation)
-        return numbers if self.statistics is None else self.statistics(numbers)
+        if self.statistics is not None:
+            numbers = self.statistics(numbers)
+        return _of_length(numbers, self.length)
 
 
 class Bytes(Vector):
@@ -61,8 +71,8 @@ class Bytes(Vector):
     low: Tensor  # (output_size,)
     width: Tensor  # (output_size,)
 
-    def __init__(self, low: Any, high: Any, *, normalize: bool = False) -> None:  # of `shape`
-        super().__init__(low.shape, normalize=normalize)
+    def __init__(self, low: Any, high: Any, **options: Any) -> None:  # of `shape`
+        super().__init__(low.shape, **options)
         low, high = (torch.as_tensor(bound.astype(np.float32)).flatten() for bound in (low, high))
         # buffers, to follow the module to another device; they say nothing that was learnt
         self.register_buffer("low", low, persistent=False)
@@ -98,15 +108,23 @@ class Frames(nn.Module):
     """The convolutions of Mnih et al. 2016: 16 of 8 x 8 / 4, then 32 of 4 x 4 / 2, with ReLU.
 
     `shape` is (C, H, W); `channels_last` says that images come as (H, W, C). With `normalize` they
-    see what differs from the running mean of each pixel: what moves.
+    see what differs from the running mean of each pixel: what moves. `length`: the Euclidean length
+    of what they give; without it nothing keeps features from growing until a core of normalised
+    rows, which cannot scale them down, saturates.
     """
 
     SMALLEST = 36  # rows and columns of an image, for which one position is left
 
     def __init__(
-        self, shape: tuple[int, int, int], *, channels_last: bool = False, normalize: bool = False
+        self,
+        shape: tuple[int, int, int],
+        *,
+        channels_last: bool = False,
+        normalize: bool = False,
+        length: float | None = None,
     ) -> None:
         super().__init__()
+        self.length = length
         self._channels_last = channels_last
         self.shape = (*shape[1:], shape[0]) if channels_last else shape
         self.statistics = RunningStatistics(shape, one_scale=True) if normalize else None
@@ -144,16 +162,19 @@ class Frames(nn.Module):
             # clone, because `contiguous` leaves a single channel as it is.
             weight = layer.weight.clone(memory_format=torch.channels_last)
             x = functional.conv2d(x, weight, layer.bias, stride=layer.stride).relu_()
-        return x.flatten(1)
+        return _of_length(x.flatten(1), self.length)
 
 
 def _random_bytes(*shape: int, generator: torch.Generator | None) -> Tensor:
     return torch.randint(256, shape, dtype=torch.uint8, generator=generator)
 
 
-def encoder_for(space: Any, *, normalize: bool = False) -> Vector | OneHot | Frames:
+def encoder_for(
+    space: Any, *, normalize: bool = False, length: float | None = None
+) -> Vector | OneHot | Frames:
     """The encoder for one environment's observation space; `normalize`: with running statistics,
-    except for symbols, which have none.
+    except for symbols, which have none; `length`: with vectors of that Euclidean length, except for
+    symbols, whose is 1.
 
     Bytes in three dimensions are an image, (C, H, W) or Gymnasium's (H, W, C), whichever leaves
     fewer channels; one that is too small for the convolutions is taken as numbers, as other bytes.
@@ -164,14 +185,16 @@ def encoder_for(space: Any, *, normalize: bool = False) -> Vector | OneHot | Fra
     if isinstance(space, spaces.Box):
         shape = tuple(space.shape)
         if space.dtype != np.uint8:
-            return Vector(shape, normalize=normalize)
+            return Vector(shape, normalize=normalize, length=length)
         if len(shape) == 3:
             channels_last = shape[2] < shape[0]
             channels, rows, columns = (shape[2], *shape[:2]) if channels_last else shape
             if min(rows, columns) >= Frames.SMALLEST:
                 image = (channels, rows, columns)
-                return Frames(image, channels_last=channels_last, normalize=normalize)
-        return Bytes(space.low, space.high, normalize=normalize)
+                return Frames(
+                    image, channels_last=channels_last, normalize=normalize, length=length
+                )
+        return Bytes(space.low, space.high, normalize=normalize, length=length)
     raise UnsupportedSpace(f"agents here see Box and Discrete observation spaces, not {space}")
 
 

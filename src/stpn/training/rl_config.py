@@ -35,7 +35,7 @@ RENAMED = {
 
 NOT_FOR_RLLIB = (
     "lr_final", "lr_plasticity", "ent_coef_final", "clip_coef_final", "orthogonal", "lambda_min",
-    "lambda_max", "longest_memory", "normalize_observations", "normalize_rewards",
+    "lambda_max", "longest_memory", "normalize_observations", "feature_length", "normalize_rewards",
     "privileged_critic", "auxiliary", "average", "target", "standardize",
 )  # fmt: skip
 """Settings of the algorithms here that RLlib's would not follow."""
@@ -88,6 +88,8 @@ class AgentConfig(RunConfig):
     GRU. None: every model as usual."""
     normalize_observations: bool = False
     """Show the network observations less their running mean, in running standard deviations."""
+    feature_length: float | None = None
+    """Scale what the core sees to vectors of this Euclidean length. None: as they come."""
     normalize_rewards: bool = False
     """Learn from rewards in running standard deviations of the discounted returns."""
     privileged_critic: bool = False
@@ -167,6 +169,8 @@ class AgentConfig(RunConfig):
         self.algorithm.check()
         if self.average is not None:
             require(0 <= self.average < 1, "average", ">= 0 and < 1", self.average)
+        if self.feature_length is not None:
+            require(self.feature_length > 0, "feature_length", "> 0", self.feature_length)
         self._check_memory()
         if self.max_grad_norm is not None:
             require(self.max_grad_norm > 0, "max_grad_norm", "> 0", self.max_grad_norm)

@@ -69,7 +69,11 @@ class Maze(AgentTask):
         from stpn.training.agent import Vector
         from stpn.training.policies import Categorical
 
-        encoder = Vector((OBSERVATION_SIZE,), normalize=config.normalize_observations)
+        encoder = Vector(
+            (OBSERVATION_SIZE,),
+            normalize=config.normalize_observations,
+            length=config.feature_length,
+        )
         return encoder, Categorical(len(ACTIONS))
 
     def reference_points(self) -> Mapping[str, float]:
