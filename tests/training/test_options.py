@@ -18,7 +18,7 @@ from stpn import experiments
 from stpn.errors import ConfigError
 from stpn.nn import registry
 from stpn.training import checkpoint, initialisation, optim, session
-from stpn.training.agent import Agent, encoder_for
+from stpn.training.agent import Agent, Vector, encoder_for
 from stpn.training.loop import Reporter
 from stpn.training.policies import Categorical
 from stpn.training.ppo import PPO, standardized
@@ -207,8 +207,30 @@ def test_frames_show_what_differs_from_their_mean() -> None:
 
 
 @pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Box(-5, 5, (4,)),
+        spaces.Box(0, 9, (4,), np.uint8),
+        spaces.Box(0, 255, (1, 36, 36), np.uint8),
+    ],
+)
+def test_what_the_core_sees_has_one_length(space: spaces.Box) -> None:
+    plain, fixed = encoder_for(space), encoder_for(space, length=7.0)
+    fixed.load_state_dict(plain.state_dict())
+    seen = torch.from_numpy(np.stack([space.sample() for _ in range(3)]))
+    as_it_is, scaled = plain(seen), fixed(seen)
+    torch.testing.assert_close(scaled.norm(dim=1), torch.full((3,), 7.0))
+    cosine = torch.nn.functional.cosine_similarity(as_it_is, scaled)
+    torch.testing.assert_close(cosine, torch.ones(3))
+    nothing = Vector((4,), length=7.0)(torch.zeros(1, 4, requires_grad=True))
+    nothing.sum().backward()  # finite
+    assert not nothing.any()
+
+
+@pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"feature_length": 0.0}, "feature_length must be > 0"),
         ({"lr_final": -1.0}, "lr_final must be >= 0"),
         ({"clip_coef_final": 0.0}, "clip_coef_final must be > 0"),
         ({"longest_memory": 1.0}, "longest_memory must be > 1"),
