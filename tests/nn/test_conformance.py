@@ -25,8 +25,6 @@ pytestmark = [
 )
 @pytest.mark.parametrize("name", stpn.models())
 def test_core(name: str, check: str) -> None:
-    if check == "compile" and name in ("lstm", "gru", "rnn"):
-        pytest.skip("with a reset mask PyTorch's own kernels compile with breaks in the graph")
     check_core(name, only=[check])
 
 

@@ -7,6 +7,9 @@ keeps an LSTM's cell as it is past a sequence's end. A batch with resets so rema
 longer by the largest number of resets in any of its sequences. The neurons of a plain RNN have no
 gates; their resets run in a loop over time, which is what PyTorch does too.
 
+The fused kernels are closed to whoever records or transforms a call (`torch.compile`, `torch.func`,
+modes that count operations). They get the same in plain PyTorch, step by step.
+
 Shapes: x (B, T, I), h0 and c0 (B, H), reset (B, T) bool, lengths (B,) int64. `weights` are those of
 `nn.LSTM`: w_ih (R, I), w_hh (R, H) and, with biases, b_ih and b_hh (R,), with R = H rows per gate.
 All return y (B, T, H), which is 0 past the ends.
@@ -14,12 +17,16 @@ All return y (B, T, H), which is 0 past the ends.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from stpn.ops.tracing import needs_plain_pytorch
 
 # Far beyond where a sigmoid is 0 or 1 to the last bit, far below where a float overflows.
 _SHUT, _OPEN = -1e6, 1e6
@@ -34,6 +41,9 @@ def rnn(
     reset: Tensor | None = None,
     lengths: Tensor | None = None,
 ) -> Tensor:
+    if _watched():
+        y, _ = _plain_loop(x, (h0,), weights, partial(_rnn_cell, nonlinearity), reset, lengths)
+        return y
     reset, h0 = _at_the_start(reset, lengths, h0)
     if reset is not None:
         y = _rnn_loop(x, h0, weights, torch.tanh if nonlinearity == "tanh" else torch.relu, reset)
@@ -43,8 +53,6 @@ def rnn(
     return zero_past_the_ends(y, lengths)
 
 
-# As with nn.LSTM, `torch.compile` goes around it: tracing into the fused kernel fails.
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 def lstm(
     x: Tensor,
     h0: Tensor,
@@ -55,6 +63,9 @@ def lstm(
     lengths: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """y and the final c (B, H)."""
+    if _watched():
+        y, (_, c) = _plain_loop(x, (h0, c0), weights, _lstm_cell, reset, lengths)
+        return y, c
     reset, h0, c0 = _at_the_start(reset, lengths, h0, c0)
     state = (h0.unsqueeze(0), c0.unsqueeze(0))
     if reset is None and lengths is None:
@@ -78,6 +89,9 @@ def gru(
     reset: Tensor | None = None,
     lengths: Tensor | None = None,
 ) -> Tensor:
+    if _watched():
+        y, _ = _plain_loop(x, (h0,), weights, _gru_cell, reset, lengths)
+        return y
     reset, h0 = _at_the_start(reset, lengths, h0)
     if reset is None:
         y, _ = torch._VF.gru(x, h0.unsqueeze(0), weights, *_one_layer(weights, batch_first=True))
@@ -91,6 +105,60 @@ def gru(
     weights = (torch.cat([weights[0], marks], 1), *weights[1:])
     y, _ = torch._VF.gru(plan.spread(x), h0.unsqueeze(0), weights, *_one_layer(weights))
     return zero_past_the_ends(plan.collect(y), lengths)
+
+
+def _watched() -> bool:
+    """Whether something other than plain eager execution looks at this call."""
+    return (
+        torch.compiler.is_compiling()
+        or needs_plain_pytorch() is not None
+        or torch._C._len_torch_dispatch_stack() > 0
+    )
+
+
+_State = tuple[Tensor, ...]
+
+
+def _plain_loop(
+    x: Tensor,
+    state: _State,
+    weights: tuple[Tensor, ...],
+    cell: Callable[..., _State],
+    reset: Tensor | None,
+    lengths: Tensor | None,
+) -> tuple[Tensor, _State]:
+    """y and the final state; `cell` takes w_ih x + b_ih (B, R), w_hh h + b_hh (B, R), the state."""
+    w_ih, w_hh = weights[:2]
+    b_ih, b_hh = weights[2:] if len(weights) > 2 else (None, None)
+    ys = []
+    for t, p in enumerate(functional.linear(x, w_ih, b_ih).unbind(1)):
+        if reset is not None:
+            begins = reset[:, t].unsqueeze(1)
+            state = tuple(value.masked_fill(begins, 0.0) for value in state)
+        new = cell(p, functional.linear(state[0], w_hh, b_hh), *state)
+        if lengths is not None:
+            goes_on = (t < lengths).unsqueeze(1)
+            new = tuple(torch.where(goes_on, a, b) for a, b in zip(new, state, strict=True))
+        state = new
+        ys.append(state[0])
+    return zero_past_the_ends(torch.stack(ys, 1), lengths), state
+
+
+def _rnn_cell(nonlinearity: str, p: Tensor, q: Tensor, h: Tensor) -> _State:
+    return (torch.tanh(p + q) if nonlinearity == "tanh" else torch.relu(p + q),)
+
+
+def _lstm_cell(p: Tensor, q: Tensor, h: Tensor, c: Tensor) -> _State:
+    i, f, g, o = (p + q).chunk(4, 1)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c
+
+
+def _gru_cell(p: Tensor, q: Tensor, h: Tensor) -> _State:
+    (p_r, p_z, p_n), (q_r, q_z, q_n) = p.chunk(3, 1), q.chunk(3, 1)
+    r, z = (p_r + q_r).sigmoid(), (p_z + q_z).sigmoid()
+    n = (p_n + r * q_n).tanh()
+    return (n + z * (h - n),)
 
 
 def _one_layer(
