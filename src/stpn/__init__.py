@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from stpn.cores import core_options as core_options
     from stpn.cores import register_core as register_core
+    from stpn.counting import flops as flops
     from stpn.energy import DeviceProfile as DeviceProfile
     from stpn.energy import EnergyMeter as EnergyMeter
     from stpn.nn import GRU as GRU
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "stpn.cores": ("core_options", "register_core"),
+    "stpn.counting": ("flops",),
     "stpn.energy": ("DeviceProfile", "EnergyMeter"),
     "stpn.nn": (
         "DeltaNet", "DeltaNetCell", "FastWeightProgrammer", "FastWeightProgrammerCell",
