@@ -34,7 +34,7 @@ def test_it_is_checked_trained_and_known_to_other_commands(tmp_path: Path) -> No
     assert summary["done"] == 2
     assert summary["power"] > 0
     (tmp_path / "own_core.py").symlink_to(EXAMPLE)
-    done = run(tmp_path, "-m", "stpn", "list", STPN_PLUGINS="own_core")
-    assert "\ntiring " in done.stdout, done.stderr
-    done = run(tmp_path, "-m", "stpn", "eval", str(path), STPN_PLUGINS="own_core")
+    code = f"from stpn.cli import main; main(['list']); exit(main(['eval', {str(path)!r}]))"
+    done = run(tmp_path, "-c", code, STPN_PLUGINS="own_core")
     assert done.returncode == 0, done.stderr
+    assert "\ntiring " in done.stdout, done.stderr
