@@ -8,6 +8,7 @@ Formulas are those of aihwkit's phenomenological models; g is relative to g_max.
     programming       g + polynomial(g) z, at least 0
     drift             g ((t + t0) / t0)^-nu, nu = |mean(g) + spread(g) z|
     1/f noise         g (1 + q sqrt(ln((t + t0 + t_r) / 2 t_r)) z), q = min(flicker / g^0.65, 0.2)
+                      with g as it was before drift
     compensation      one factor for the matrix brings the sum of |w| back to that before drift
     stuck cells       0 or 1, whatever was programmed
 """
@@ -92,7 +93,7 @@ def programmed(weight: Tensor, p: DeviceProfile, draws: Tensor, time: float) -> 
         for coefficient in reversed(p.programming):
             deviation = deviation * target + coefficient
         pair = (pair + deviation * z_programming).clamp_min(0.0)
-    before = pair[0] - pair[1]
+    fresh, before = pair, pair[0] - pair[1]
     if p.drift and time > 0:
         log_g = target.clamp_min(_TINY).log()
         nu = _line(log_g, p.drift)
@@ -100,7 +101,7 @@ def programmed(weight: Tensor, p: DeviceProfile, draws: Tensor, time: float) -> 
             nu = (nu + _line(log_g, p.drift_spread) * z_drift).abs()
         pair = pair * ((time + p.drift_start) / p.drift_start) ** -nu
     if p.flicker:
-        q = (p.flicker / pair.pow(0.65).clamp_min(1e-3)).clamp_max(0.2)
+        q = (p.flicker / fresh.pow(0.65).clamp_min(1e-3)).clamp_max(0.2)
         length = time + p.drift_start + p.flicker_read
         growth = math.sqrt(math.log(length / (2 * p.flicker_read)))
         pair = (pair * (1 + q * growth * z_flicker)).clamp_min(0.0)

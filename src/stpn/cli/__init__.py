@@ -32,6 +32,7 @@ COMMANDS = {
     "show": ("stpn.cli.show", "what a run, or a network of the package, is and how far it got"),
     "eval": ("stpn.cli.evaluate", "measure a run's network, or one of the package, again"),
     "energy": ("stpn.cli.energy", "joules per step by term, break-even of two networks, devices"),
+    "analog": ("stpn.cli.analog", "a study of networks on devices with faults"),
     "watch": ("stpn.cli.watch", "one episode of an agent as GIF or MP4, with its power"),
     "list": (
         "stpn.cli.catalogue",

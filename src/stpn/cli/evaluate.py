@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,6 +35,12 @@ class Evaluate:
     """Episodes that an agent plays. None: as many as for the final figures."""
     env: str | None = None
     """Of a run in an environment module:Name the same name again: the module is imported."""
+    device_profile: str | None = None
+    """Measure it on devices with faults: a profile (`stpn energy profiles`) or a TOML file."""
+    device_seed: int = 0
+    """Which devices are drawn."""
+    device_time: float = 0.0
+    """Seconds since the weights were programmed."""
     json: bool = False
     """Print JSON."""
 
@@ -64,7 +71,7 @@ def _measure(options: Evaluate, shipped: bool) -> tuple[RunSummary, str]:
 
     saved = settings_of(options.run)
     with opened(options.run, env=options.env, **_changes(options, saved)) as trainer:
-        with _shown(trainer, quiet=options.json):
+        with _shown(trainer, quiet=options.json), _on_devices(trainer, options):
             figures = trainer.evaluate()
         rows = [] if shipped else Run.open(options.run).metrics()
         seconds = rows[-1].get("seconds") if rows else None
@@ -77,7 +84,34 @@ def _measure(options: Evaluate, shipped: bool) -> tuple[RunSummary, str]:
         extras = {**summary.extras, "measured_with_seed": options.seed}
         summary = dataclasses.replace(summary, seed=saved["seed"], extras=extras)
         title = f"{from_dict(saved).title}, measured with seed {options.seed}"
+    if options.device_profile is not None:
+        devices = {"profile": options.device_profile, "seed": options.device_seed}
+        extras = {**summary.extras, "devices": {**devices, "seconds": options.device_time}}
+        summary = dataclasses.replace(summary, extras=extras)
+        title = f"{title}, on {options.device_profile} devices of seed {options.device_seed}"
     return summary, title
+
+
+@contextmanager
+def _on_devices(trainer: Trainer, options: Evaluate) -> Iterator[None]:
+    """The trainer's network on devices, if that is asked for; their noise follows the seed."""
+    if options.device_profile is None:
+        if options.device_seed or options.device_time:
+            raise ConfigError("--device-seed and --device-time need a --device-profile")
+        yield
+        return
+    import torch
+
+    from stpn import analog
+    from stpn.energy import profile
+
+    if not 0 <= options.device_time < math.inf:
+        raise ConfigError(f"device_time must be >= 0 seconds, not {options.device_time}")
+    device, seed = profile(options.device_profile), options.device_seed
+    analog.convert(trainer.model, device, seed, time=options.device_time, inplace=True).eval()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
 
 
 def _changes(options: Evaluate, saved: dict[str, Any]) -> dict[str, Any]:
