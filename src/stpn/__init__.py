@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from stpn.nn import ModPlast as ModPlast
     from stpn.nn import ModPlastCell as ModPlastCell
     from stpn.nn import ModPlastState as ModPlastState
+    from stpn.nn import Retroactive as Retroactive
+    from stpn.nn import RetroactiveCell as RetroactiveCell
+    from stpn.nn import RetroactiveState as RetroactiveState
     from stpn.nn import RNNCell as RNNCell
     from stpn.nn import RNNState as RNNState
     from stpn.nn import STPNf as STPNf
@@ -84,7 +87,8 @@ _HOMES = {
         "GradientPlasticity", "GradientPlasticityCell", "GradientPlasticityState", "MemoryState",
         "FastWeights", "FastWeightsCell", "FastWeightsState", "GRU", "GRUCell", "HebbFF",
         "HebbFFCell", "LSTM", "LSTMCell", "LSTMState", "MLP", "MLPCell", "MLPState",
-        "ModPlast", "ModPlastCell", "ModPlastState", "RNN", "RNNCell", "RNNState",
+        "ModPlast", "ModPlastCell", "ModPlastState", "Retroactive", "RetroactiveCell",
+        "RetroactiveState", "RNN", "RNNCell", "RNNState",
         "STPNState", "STPNf", "STPNfCell", "STPNl", "STPNlCell", "STPNlState", "STPNr",
         "STPNrCell",
     ),

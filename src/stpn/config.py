@@ -53,8 +53,8 @@ class RunConfig:
     with the nearest number of parameters."""
     num_layers: int = 1
     """Layers of the core."""
-    norm: Literal["pre", "post", "none"] = "pre"
-    """STPN: where efficacies are normalised (pre: as in the paper's Algorithm 1)."""
+    norm: Literal["pre", "post", "f", "none"] = "pre"
+    """STPN: where efficacies are normalised (pre: as in the paper's Algorithm 1; f: F alone)."""
     norm_over: Literal["neuron", "layer"] = "neuron"
     """STPN: norm of each neuron's synapses, or of the whole layer's."""
     norm_scale: bool = False

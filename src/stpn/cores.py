@@ -119,6 +119,10 @@ _cores: dict[str, Core] = {
             "plasticity without a modulator (Miconi et al. 2018)",
         ),
         Core(
+            "modul", "stpn.nn.modulated:Retroactive", "ModPlast retroactive", "#6B7F12", "d",
+            DASH_DOT, "modulated plasticity with eligibility traces (Miconi et al. 2019)",
+        ),
+        Core(
             "fastweights", "stpn.nn.fast_weights:FastWeights", "Fast Weights", "#1C7A50", "H",
             DASHED, "Fast Weights (Ba et al. 2016)",
         ),

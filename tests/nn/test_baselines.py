@@ -83,7 +83,7 @@ def test_bias_is_optional(name: str, bias: bool) -> None:
         (FastWeights, {"decay": "0.9"}, TypeError, ["decay", "number", "0.9"]),
         (FastWeights, {"rate": math.inf}, ValueError, ["rate", "finite", "inf"]),
         (ModPlast, {"modulated": 1}, TypeError, ["modulated", "True or False", "1"]),
-        (HebbFF, {"constraint": "hebbian"}, ValueError, ["constraint", "'clipped'", "'hebbian'"]),
+        (HebbFF, {"constraint": "oja"}, ValueError, ["constraint", "'clipped'", "'oja'"]),
         (HebbFF, {"init": "zeros"}, ValueError, ["init", "'familiarity'", "'zeros'"]),
         (RNN, {"nonlinearity": "sigmoid"}, ValueError, ["nonlinearity", "'relu'", "'sigmoid'"]),
         (LSTM, {"hidden_size": 0}, ValueError, ["hidden_size", "positive", "0"]),

@@ -18,7 +18,8 @@ from stpn.report.style import model_rank, model_style
 
 NAMES = [
     "stpnr", "stpnf", "stpnl", "ustpnr", "ustpnf", "hebbff", "lstm", "gru", "rnn", "modplast",
-    "plastic", "fastweights", "gradplast", "fwp", "gla", "deltanet", "gateddeltanet", "mlp",
+    "plastic", "modul", "fastweights", "gradplast", "fwp", "gla", "deltanet", "gateddeltanet",
+    "mlp",
 ]  # fmt: skip
 
 # Hidden sizes of the paper, by task: inputs, outputs of the readout, the model whose size was
@@ -207,7 +208,7 @@ def test_what_cannot_be_registered(name: str, cls: type, more: dict, words: str)
 
 def test_options_are_listed_with_type_default_and_text() -> None:
     options = stpn.core_options("fastweights")
-    assert list(options) == ["decay", "rate", "steps", "eps"]
+    assert list(options) == ["decay", "rate", "steps", "eps", "normalize"]
     steps = options["steps"]
     assert (steps.type, steps.default, steps.doc) == (
         int, 1, "turns of the inner loop per time step",
@@ -216,7 +217,7 @@ def test_options_are_listed_with_type_default_and_text() -> None:
     assert "stp" in stpn.core_options("stpnr")
     assert "stp" not in stpn.core_options("ustpnr")
     assert "modulated" not in stpn.core_options("plastic")
-    assert not stpn.core_options("lstm")
+    assert list(stpn.core_options("lstm")) == ["normalize", "layer_norm"]
     for name in models():
         for option in stpn.core_options(name).values():
             assert option.doc

@@ -46,8 +46,11 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def brute_force(agent: Agent, rollout: Rollout, discount: float) -> dict[str, torch.Tensor]:
+def brute_force(
+    agent: Agent, rollout: Rollout, discount: float, shared: bool = False
+) -> dict[str, torch.Tensor]:
     """The terms of the loss from loops over environments and steps."""
+    firsts: dict[int, torch.Tensor] = {}  # values of the first environment
     sums: dict[str, torch.Tensor] = {}
     count = 0
     batch, steps = rollout.rewards.shape
@@ -59,6 +62,7 @@ def brute_force(agent: Agent, rollout: Rollout, discount: float) -> dict[str, to
             if rollout.reset[b, t]:
                 state = None
             heads, state = agent.step(rollout.observations[b : b + 1, t], state)
+            firsts.setdefault(t, heads[0, -1])
             if not rollout.valid[b, t]:
                 continue
             target, factor = 0.0, 1.0
@@ -69,7 +73,7 @@ def brute_force(agent: Agent, rollout: Rollout, discount: float) -> dict[str, to
                     target += factor * rollout.bootstrap[b, k]
                     break
             p = heads[0, :-1].softmax(0)
-            error = target - heads[0, -1]
+            error = target - (firsts[t] if shared else heads[0, -1])
             parts = {
                 "policy_loss": -p[rollout.actions[b, t]].log() * error.detach(),
                 "value_loss": error**2,
@@ -82,13 +86,13 @@ def brute_force(agent: Agent, rollout: Rollout, discount: float) -> dict[str, to
     return {name: total / count for name, total in sums.items()}
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_loss_and_gradient_against_loops(mode: AutoresetMode) -> None:
-    actor, algorithm = learner(recorders(3, mode), concentration=0.03)
+@pytest.mark.parametrize(("mode", "shared"), [*((mode, False) for mode in MODES), (MODES[0], True)])
+def test_loss_and_gradient_against_loops(mode: AutoresetMode, shared: bool) -> None:
+    actor, algorithm = learner(recorders(3, mode), concentration=0.03, shared_baseline=shared)
     actor.collect(generator(1))
     rollout = actor.collect(generator(2))  # starts inside episodes
     terms = algorithm.terms(rollout)
-    expected = brute_force(algorithm.agent, rollout, 0.9)
+    expected = brute_force(algorithm.agent, rollout, 0.9, shared)
     parameters = list(algorithm.agent.parameters())
     assert terms.keys() == expected.keys()
     for name, term in terms.items():

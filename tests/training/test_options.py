@@ -15,6 +15,7 @@ pytest.importorskip("gymnasium")
 from gymnasium import spaces
 
 from stpn import experiments
+from stpn.config import from_dict
 from stpn.errors import ConfigError
 from stpn.nn import registry
 from stpn.training import checkpoint, initialisation, optim, session
@@ -103,14 +104,24 @@ def test_orthogonal_start() -> None:
 
 
 def test_lambda_starts_where_it_is_told() -> None:
-    built = trainer(model="stpnr", lambda_min=0.9, lambda_max=0.95, hidden_size=30)
+    start = ("lambda_min=0.9", "lambda_max=0.95")
+    built = trainer(model="stpnr", core=start, hidden_size=30)
     values = built.model.core.lambda_l0
     assert 0.9 <= values.min() < 0.902
     assert 0.948 < values.max() <= 0.95
-    with pytest.raises(ConfigError, match="mean nothing for 'lstm'"):
-        trainer(model="lstm", lambda_min=0.9)
-    with pytest.raises(ConfigError, match="lambda_min must be at most"):
-        trainer(model="stpnr", lambda_min=1.5)
+    with pytest.raises(ConfigError, match="unknown option of lstm 'lambda_min'"):
+        trainer(model="lstm", core=start)
+    with pytest.raises(ConfigError, match="lambda_min: expected at most lambda_max"):
+        trainer(model="stpnr", core=("lambda_min=1.5",))
+
+
+def test_a_start_of_lambda_from_an_earlier_version_is_an_option_of_the_core() -> None:
+    settings = {"task": "maze", "model": "stpnr", "lambda_min": 0.9, "core": ["associate=new"]}
+    assert from_dict(settings).core_options == {
+        "associate": "new", "lambda_min": 0.9, "lambda_max": 1,
+    }  # fmt: skip
+    settings = {"task": "maze", "model": "lstm", "lambda_min": 0.0, "lambda_max": 1.0}
+    assert from_dict(settings).core == ()
 
 
 @pytest.mark.parametrize("model", ["stpnr", "lstm", "gru"])

@@ -111,8 +111,16 @@ def _layers(module: nn.Module, name: str) -> Any:
         yield from _layers(inner, f"{name}.{child}" if name else child)
 
 
+_UNKNOWN = ("normalize", "layer_norm", "plastic_bias")  # options that the steps here do not have
+
+
 def _family(module: Recurrence, profile: DeviceProfile) -> type[cores.Analog]:
     plain = _plain(type(module))
+    for option, value in module.configuration.items():
+        if (option in _UNKNOWN and value) or (option, value) == ("norm", "f"):
+            raise ValueError(
+                f"model: {plain.__name__} with {option}={value!r} has no form on devices"
+            )
     for base, parameters, step in _FAMILIES:
         if issubclass(plain, base):
             if plain.run is not base.run or plain.run_in_place is not base.run_in_place:

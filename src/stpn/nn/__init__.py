@@ -19,12 +19,15 @@ from stpn.nn.hebbff import HebbFF as HebbFF
 from stpn.nn.hebbff import HebbFFCell as HebbFFCell
 from stpn.nn.modulated import ModPlast as ModPlast
 from stpn.nn.modulated import ModPlastCell as ModPlastCell
+from stpn.nn.modulated import Retroactive as Retroactive
+from stpn.nn.modulated import RetroactiveCell as RetroactiveCell
 from stpn.nn.state import FastWeightsState as FastWeightsState
 from stpn.nn.state import GradientPlasticityState as GradientPlasticityState
 from stpn.nn.state import LSTMState as LSTMState
 from stpn.nn.state import MemoryState as MemoryState
 from stpn.nn.state import MLPState as MLPState
 from stpn.nn.state import ModPlastState as ModPlastState
+from stpn.nn.state import RetroactiveState as RetroactiveState
 from stpn.nn.state import RNNState as RNNState
 from stpn.nn.state import STPNlState as STPNlState
 from stpn.nn.state import STPNState as STPNState

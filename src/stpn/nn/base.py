@@ -117,6 +117,8 @@ class Recurrence(nn.Module):
     """Every layer and direction, in the order of the state."""
     configuration: dict[str, Any]
     """The core's own options, as given or by default."""
+    untrained: tuple[str, ...] = ()
+    """Parameters by name that training leaves alone; `configure` may set it."""
     freezes: int = 0
     """Nested `stpn.frozen_plasticity` contexts around this module."""
     power_graph: bool = True
@@ -363,10 +365,11 @@ class Recurrence(nn.Module):
             shapes = self.parameter_shapes(layer_inputs)
             self._names[suffix] = tuple((name, _attribute(name, suffix)) for name in shapes)
             for name, shape in shapes.items():
-                made = None if shape is None else torch.empty(shape, device=device, dtype=dtype)
-                self.register_parameter(
-                    _attribute(name, suffix), None if made is None else nn.Parameter(made)
-                )
+                parameter = None
+                if shape is not None:
+                    made = torch.empty(shape, device=device, dtype=dtype)
+                    parameter = nn.Parameter(made, requires_grad=name not in self.untrained)
+                self.register_parameter(_attribute(name, suffix), parameter)
         self.reset_parameters()
 
     def _changed_options(self) -> list[str]:

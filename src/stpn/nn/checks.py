@@ -60,6 +60,14 @@ def number(name: str, value: object) -> float:
     return float(value)
 
 
+def interval(low_name: str, low: object, high_name: str, high: object) -> tuple[float, float]:
+    """Two numbers in their order."""
+    first, last = number(low_name, low), number(high_name, high)
+    if first > last:
+        raise ValueError(f"{low_name}: expected at most {high_name} ({last:g}), got {first:g}")
+    return first, last
+
+
 def floating_dtype(name: str, dtype: torch.dtype | None) -> None:
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise TypeError(f"{name}: expected a real floating-point dtype, got {dtype!r}")

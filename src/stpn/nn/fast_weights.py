@@ -19,6 +19,7 @@ from stpn.nn import checks
 from stpn.nn.base import Parameters, Recurrence, Shapes
 from stpn.nn.cell import RecurrentCell
 from stpn.nn.core import RecurrentCore
+from stpn.nn.normalisation import Normalize, normalised_rows
 from stpn.nn.operations import Operations
 from stpn.nn.state import FastWeightsState
 from stpn.nn.time import last_step
@@ -35,11 +36,13 @@ class _FastWeights(Recurrence):
         rate: Annotated[float, "how much of h outer h is added to them"] = 0.5,
         steps: Annotated[int, "turns of the inner loop per time step"] = 1,
         eps: Annotated[float, "of the layer norm"] = 1e-5,
+        normalize: Normalize = False,
     ) -> None:
         self.decay = checks.number("decay", decay)
         self.rate = checks.number("rate", rate)
         self.steps = checks.positive_int("steps", steps)
         self.eps = checks.number("eps", eps)
+        self.normalize = checks.flag("normalize", normalize)
 
     def state_shapes(self, input_size: int) -> tuple[tuple[int, ...], ...]:
         return (self.hidden_size,), (self.hidden_size, self.hidden_size)
@@ -61,6 +64,11 @@ class _FastWeights(Recurrence):
         init.ones_(p["ln_weight"])
         init.zeros_(p["ln_bias"])
 
+    def slow_weight(self, p: Parameters) -> Tensor:
+        """(H, I + H): as it acts."""
+        (weight,) = normalised_rows(p["weight"]) if self.normalize else (p["weight"],)
+        return weight
+
     def run(
         self,
         x: Tensor,
@@ -71,7 +79,7 @@ class _FastWeights(Recurrence):
         power_weight: Tensor | None,
     ) -> tuple[Tensor, FastWeightsState, Tensor | None]:
         inputs = x.shape[-1]
-        w_x, w_h = p["weight"].split((inputs, self.hidden_size), dim=-1)
+        w_x, w_h = self.slow_weight(p).split((inputs, self.hidden_size), dim=-1)
         # Frozen fast weights neither decay nor grow.
         decay, rate = (1.0, 0.0) if self.freezes else (self.decay, self.rate)
         y, a, power = backends.fast_weights(

@@ -7,8 +7,12 @@ sets it apart are the constraints on the two scalars, keyword-only:
 
     constraint="anti-hebbian"   lambda = sigmoid(free), eta = -exp(free): every repetition weakens
                                 a response. Starts: lambda = 0.99, eta = -5 / H. (ART, Maze)
+    constraint="hebbian"        the same with eta = exp(free): every repetition strengthens it.
+                                Starts: lambda = 0.99, eta = 5 / H.
     constraint="clipped"        lambda clipped to [0, 1], eta free. Starts: lambda = 0.99,
                                 eta = -5 / I. (familiarity)
+    constraint="time-constant"  lambda = 1 - 1 / free, where the free parameter is a time constant
+                                in steps; eta free. Starts as "clipped".
     init="uniform"              W, b ~ U(-1/sqrt(I), 1/sqrt(I))
     init="familiarity"          W ~ N(0, 1/I), b ~ N(0, 1): mean and variance
 
@@ -31,15 +35,18 @@ from stpn.nn import checks
 from stpn.nn.base import Parameters, Recurrence, Shapes
 from stpn.nn.cell import RecurrentCell
 from stpn.nn.core import RecurrentCore
+from stpn.nn.normalisation import Normalize, normalised_rows
 from stpn.nn.state import STPNState
 from stpn.nn.time import last_step
 from stpn.ops import backends
 from stpn.ops.reference import STPNOptions
 
 Constraint: TypeAlias = Annotated[
-    Literal["anti-hebbian", "clipped"],
-    "anti-hebbian: lambda in (0, 1), eta < 0; clipped: lambda in [0, 1], eta free",
+    Literal["anti-hebbian", "hebbian", "clipped", "time-constant"],
+    "anti-hebbian: lambda in (0, 1), eta < 0; hebbian: eta > 0; clipped: lambda in [0, 1], eta "
+    "free; time-constant: lambda = 1 - 1 / tau, eta free",
 ]
+_CONSTRAINTS = ("anti-hebbian", "hebbian", "clipped", "time-constant")
 Init: TypeAlias = Annotated[
     Literal["uniform", "familiarity"],
     "of W and b: uniform within 1/sqrt(I), or normal as in the familiarity tasks",
@@ -73,8 +80,15 @@ class _HebbFF(Recurrence):
     state_type = STPNState
     recurrent = False
 
-    def configure(self, *, constraint: Constraint = "anti-hebbian", init: Init = "uniform") -> None:
-        self.constraint = checks.choice("constraint", constraint, ("anti-hebbian", "clipped"))
+    def configure(
+        self,
+        *,
+        constraint: Constraint = "anti-hebbian",
+        init: Init = "uniform",
+        normalize: Normalize = False,
+    ) -> None:
+        self.normalize = checks.flag("normalize", normalize)
+        self.constraint = checks.choice("constraint", constraint, _CONSTRAINTS)
         self.init = checks.choice("init", init, ("uniform", "familiarity"))
 
     def state_shapes(self, input_size: int) -> tuple[tuple[int, ...], ...]:
@@ -98,10 +112,12 @@ class _HebbFF(Recurrence):
             initialise.uniform_(p["weight"], -k, k)
             if self.has_bias:
                 initialise.uniform_(p["bias"], -k, k)
-        if self.constraint == "anti-hebbian":
+        if self.constraint in ("anti-hebbian", "hebbian"):
             lambda_, eta = math.log(_LAMBDA / (1 - _LAMBDA)), math.log(5 / self.hidden_size)
         else:
             lambda_, eta = _LAMBDA, -5 / input_size
+        if self.constraint == "time-constant":
+            lambda_ = 1 / (1 - _LAMBDA)
         initialise.constant_(p["lambda"], lambda_)
         initialise.constant_(p["eta"], eta)
 
@@ -110,14 +126,21 @@ class _HebbFF(Recurrence):
         return [self._plasticity(self.layer_parameters(suffix)) for _, suffix in self.layers]
 
     def _plasticity(self, p: Parameters) -> tuple[Tensor, Tensor]:
-        if self.constraint == "anti-hebbian":
-            return p["lambda"].sigmoid(), -p["eta"].exp()
+        if self.constraint in ("anti-hebbian", "hebbian"):
+            eta = p["eta"].exp()
+            return p["lambda"].sigmoid(), eta if self.constraint == "hebbian" else -eta
+        if self.constraint == "time-constant":
+            return 1 - 1 / p["lambda"], p["eta"]
         return _Clipped.apply(p["lambda"]), p["eta"]
 
     def operands(self, p: Parameters) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
         """weight, bias, lambda, gamma, as an STPN has them."""
         lambda_, eta = self._plasticity(p)
-        return p["weight"], p["bias"], lambda_.reshape(1, 1), eta.reshape(1, 1)
+        return self._weight(p), p["bias"], lambda_.reshape(1, 1), eta.reshape(1, 1)
+
+    def _weight(self, p: Parameters) -> Tensor:
+        (weight,) = normalised_rows(p["weight"]) if self.normalize else (p["weight"],)
+        return weight
 
     @property
     def stpn_options(self) -> STPNOptions:
@@ -160,7 +183,7 @@ class _HebbFF(Recurrence):
         return y, power
 
     def synapses(self, state: STPNState, p: Parameters) -> tuple[Tensor, Tensor]:
-        return state.f, p["weight"] + state.f
+        return state.f, self._weight(p) + state.f
 
 
 class HebbFF(_HebbFF, RecurrentCore):

@@ -9,8 +9,9 @@ are modulated, else `eta_lk` (), the one learning rate. Cells go without the suf
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -20,14 +21,15 @@ from stpn.nn import checks
 from stpn.nn.base import Parameters, Recurrence, Shapes
 from stpn.nn.cell import RecurrentCell
 from stpn.nn.core import RecurrentCore
+from stpn.nn.normalisation import Normalize, normalised_rows
 from stpn.nn.operations import Operations
-from stpn.nn.state import ModPlastState
+from stpn.nn.state import ModPlastState, RetroactiveState
 from stpn.nn.time import last_step
 from stpn.ops import backends
 
 
 class _ModPlast(Recurrence):
-    state_type = ModPlastState
+    state_type: ClassVar[Callable[..., Any]] = ModPlastState
 
     def configure(
         self,
@@ -35,8 +37,10 @@ class _ModPlast(Recurrence):
         modulated: Annotated[
             bool, "the network says how much each step is learnt; else one trained rate does"
         ] = True,
+        normalize: Normalize = False,
     ) -> None:
         self.modulated = checks.flag("modulated", modulated)
+        self.normalize = checks.flag("normalize", normalize)
 
     def state_shapes(self, input_size: int) -> tuple[tuple[int, ...], ...]:
         return (self.hidden_size,), (self.hidden_size, self.hidden_size)
@@ -66,6 +70,11 @@ class _ModPlast(Recurrence):
         else:
             init.constant_(p["eta"], 0.01)
 
+    def weights(self, p: Parameters) -> tuple[Tensor, ...]:
+        """weight_ih and weight_hh as they act."""
+        weights = p["weight_ih"], p["weight_hh"]
+        return normalised_rows(*weights) if self.normalize else weights
+
     def run(
         self,
         x: Tensor,
@@ -75,7 +84,7 @@ class _ModPlast(Recurrence):
         lengths: Tensor | None,
         power_weight: Tensor | None,
     ) -> tuple[Tensor, ModPlastState, Tensor | None]:
-        inputs, weight = x.shape[-1], p["weight_ih"]
+        inputs, (weight, w_hh) = x.shape[-1], self.weights(p)
         v, d, eta = p["modulator_weight"], p["modulator_bias"], p["eta"]
         if self.freezes:  # nothing is learnt at a rate of zero
             v, d, eta = None, None, x.new_zeros(())
@@ -83,7 +92,7 @@ class _ModPlast(Recurrence):
             functional.linear(x, weight, p["bias"]),
             state.h,
             state.hebb,
-            p["weight_hh"],
+            w_hh,
             p["alpha"],
             v,
             d,
@@ -100,7 +109,7 @@ class _ModPlast(Recurrence):
     def synapses(self, state: ModPlastState, p: Parameters) -> tuple[Tensor, Tensor]:
         plastic = p["alpha"] * state.hebb  # (B, H, H)
         f = functional.pad(plastic, (p["weight_ih"].shape[1], 0))
-        return f, torch.cat([p["weight_ih"], p["weight_hh"]], dim=1) + f
+        return f, torch.cat(self.weights(p), dim=1) + f
 
     def operations(self, input_size: int) -> Operations:
         """The modulator is one more row on the new activations."""
@@ -115,6 +124,48 @@ class _ModPlast(Recurrence):
         )
 
 
+class _Retroactive(_ModPlast):
+    """With eligibility traces: what the modulator of a step takes over is what came before it.
+
+        Hb' = clip(Hb + m E),  E' = (1 - eta) E + eta (h outer h_prev)
+
+    with m as in `ModPlast` and eta trained. It has no kernel: every step is plain PyTorch.
+    """
+
+    state_type = RetroactiveState
+
+    def configure(self, *, normalize: Normalize = False) -> None:  # type: ignore[override]
+        super().configure(modulated=True, normalize=normalize)
+
+    def state_shapes(self, input_size: int) -> tuple[tuple[int, ...], ...]:
+        h, hebb = super().state_shapes(input_size)
+        return h, hebb, hebb
+
+    def parameter_shapes(self, input_size: int) -> Shapes:
+        return {**super().parameter_shapes(input_size), "eta": ()}
+
+    def init_parameters(self, p: Parameters, input_size: int) -> None:
+        super().init_parameters(p, input_size)
+        init.constant_(p["eta"], 0.1)
+
+    def advance(
+        self, x: Tensor, state: RetroactiveState, p: Parameters
+    ) -> tuple[Tensor, RetroactiveState]:
+        w_ih, w_hh = self.weights(p)
+        drive = functional.linear(x, w_ih, p["bias"])
+        g = w_hh + p["alpha"] * state.hebb  # (B, H, H)
+        h = torch.tanh(drive + torch.einsum("bij,bj->bi", g, state.h))
+        if self.freezes:
+            return h, RetroactiveState(h, state.hebb, state.trace)
+        m = torch.tanh(h @ p["modulator_weight"] + p["modulator_bias"])  # (B,)
+        hebb = (state.hebb + m.reshape(-1, 1, 1) * state.trace).clamp(-1.0, 1.0)
+        met = h.unsqueeze(2) * state.h.unsqueeze(1)  # (B, H, H)
+        return h, RetroactiveState(h, hebb, (1 - p["eta"]) * state.trace + p["eta"] * met)
+
+    run = Recurrence.run
+    run_in_place, bind = Recurrence.run_in_place, Recurrence.bind
+
+
 class ModPlast(_ModPlast, RecurrentCore):
     """RNN with plastic recurrent synapses, used as `STPNr`; state: `ModPlastState(h, hebb)`.
 
@@ -125,3 +176,14 @@ class ModPlast(_ModPlast, RecurrentCore):
 
 class ModPlastCell(_ModPlast, RecurrentCell):
     """One step of `ModPlast`: `h, state = cell(x, state)`, used as `STPNrCell`."""
+
+
+class Retroactive(_Retroactive, RecurrentCore):
+    """`ModPlast` with eligibility traces (Backpropamine's retroactive form), used as it is.
+
+    The state is a tuple of `RetroactiveState(h, hebb, trace)`.
+    """
+
+
+class RetroactiveCell(_Retroactive, RecurrentCell):
+    """One step of `Retroactive`: `h, state = cell(x, state)`, used as `STPNrCell`."""

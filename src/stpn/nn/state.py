@@ -130,3 +130,15 @@ class GradientPlasticityState(NamedTuple):
     """(B, H, D) short-term weights, columns: inputs, hidden units, bias."""
     f_out: Tensor
     """(B, O, H + 1) short-term weights of the internal outputs."""
+
+
+@state
+class RetroactiveState(NamedTuple):
+    """Of `Retroactive`."""
+
+    h: Tensor
+    """(B, H)"""
+    hebb: Tensor
+    """(B, H, H) Hebbian part of the recurrent synapses."""
+    trace: Tensor
+    """(B, H, H) eligibility: what the modulator may still take over."""

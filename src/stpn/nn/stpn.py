@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
+import torch
 from torch import Tensor
 from torch.nn import functional, init
 
@@ -31,8 +32,9 @@ Plastic: TypeAlias = Annotated[
     Literal["all", "input", "hidden"], "which synapses change: all, those from x, those from h_prev"
 ]
 Norm: TypeAlias = Annotated[
-    Literal["pre", "post"] | None,
-    "pre: G, and F as it decays, are divided by the norm of G; post: G, and F after its update",
+    Literal["pre", "post", "f"] | None,
+    "pre: G, and F as it decays, are divided by the norm of G; post: G, and F after its update; "
+    "f: F alone by its own norm, after its update",
 ]
 NormOver: TypeAlias = Annotated[
     Literal["neuron", "layer"], "the norm is taken over each neuron, or over the whole layer"
@@ -46,6 +48,22 @@ Associate: TypeAlias = Annotated[
     Literal["previous", "new"],
     "recurrent synapses associate with h_prev, which they have seen, or with the new h",
 ]
+Decay: TypeAlias = Annotated[
+    Literal["before", "after"], "lambda acts on F before an association is added to it, or after"
+]
+PlasticBias: TypeAlias = Annotated[
+    bool, "the bias is a plastic synapse too, from an input that is always 1 and costs no power"
+]
+LayerNorm: TypeAlias = Annotated[
+    bool, "standardise the neurons' sums over the layer (each gate), with a learnt gain"
+]
+Train: TypeAlias = Annotated[bool, "whether it is trained; else it stays as it starts"]
+LambdaMin: TypeAlias = Annotated[float, "lambda starts uniformly between this ..."]
+LambdaMax: TypeAlias = Annotated[float, "... and this"]
+GammaMin: TypeAlias = Annotated[
+    float | None, "gamma starts uniformly between this (None: -0.001 / sqrt(H), f: sqrt(I)) ..."
+]
+GammaMax: TypeAlias = Annotated[float | None, "... and this (None: 0.001 / sqrt(H), f: sqrt(I))"]
 Nonlinearity: TypeAlias = Annotated[Literal["tanh", "sigmoid", "relu"], "of the neurons"]
 
 
@@ -69,6 +87,15 @@ class Plasticity(Recurrence):
         clamp: Clamp = None,
         rule: Rule = "hebb",
         associate: Associate = "previous",
+        decay: Decay = "before",
+        plastic_bias: PlasticBias = False,
+        layer_norm: LayerNorm = False,
+        train_lambda: Train = True,
+        train_gamma: Train = True,
+        lambda_min: LambdaMin = 0.0,
+        lambda_max: LambdaMax = 1.0,
+        gamma_min: GammaMin = None,
+        gamma_max: GammaMax = None,
     ) -> None:
         self.stp = checks.choice("stp", stp, ("synapse", "neuron", "uniform"))
         self.plastic = checks.choice("plastic", plastic, ("all", "input", "hidden"))
@@ -83,11 +110,29 @@ class Plasticity(Recurrence):
                 "from hidden units"
             )
         self.norm_scale_learnt = checks.flag("norm_scale", norm_scale)
-        if norm_scale and norm is None:
-            raise ValueError("norm_scale: expected False with norm=None, got True")
+        if norm_scale and norm in (None, "f"):
+            raise ValueError(f"norm_scale: expected False with norm={norm!r}, got True")
+        self.decay = checks.choice("decay", decay, ("before", "after"))
+        self.plastic_bias = checks.flag("plastic_bias", plastic_bias)
+        if plastic_bias and not self.has_bias:
+            raise ValueError("plastic_bias: expected False with bias=False, got True")
+        self.layer_norm = checks.flag("layer_norm", layer_norm)
+        trained = {
+            "lambda": checks.flag("train_lambda", train_lambda),
+            "gamma": checks.flag("train_gamma", train_gamma),
+        }
+        self.untrained = tuple(name for name, wanted in trained.items() if not wanted)
+        self.lambda_start = checks.interval("lambda_min", lambda_min, "lambda_max", lambda_max)
+        if (gamma_min is None) != (gamma_max is None):
+            raise ValueError("gamma_min: expected gamma_max beside it, or neither")
+        self.gamma_start = (
+            None
+            if gamma_min is None or gamma_max is None
+            else checks.interval("gamma_min", gamma_min, "gamma_max", gamma_max)
+        )
         self.stpn_options = STPNOptions(
             recurrent=self.recurrent,
-            norm=checks.choice("norm", norm, ("pre", "post", None)),
+            norm=checks.choice("norm", norm, ("pre", "post", "f", None)),
             norm_over=checks.choice("norm_over", norm_over, ("neuron", "layer")),
             clamp=checks.positive_or_none("clamp", clamp),
             rule=checks.choice("rule", rule, ("hebb", "oja")),
@@ -102,44 +147,71 @@ class Plasticity(Recurrence):
 
     def parameter_shapes(self, input_size: int) -> Shapes:
         rows, columns = self.gates * self.hidden_size, self._columns(input_size)
-        plastic = {"all": columns, "input": input_size, "hidden": self.hidden_size}
+        from_x = columns - self.hidden_size * self.recurrent
+        plastic = {"all": columns, "input": from_x, "hidden": self.hidden_size}
         rates = {"synapse": (rows, plastic[self.plastic]), "neuron": (rows, 1), "uniform": (1, 1)}
         return {
             "weight": (rows, columns),
-            "bias": (rows,) if self.has_bias else None,
+            "bias": (rows,) if self.has_bias and not self.plastic_bias else None,
             "lambda": rates[self.stp],
             "gamma": rates[self.stp],
             "norm_scale": (rows,) if self.norm_scale_learnt else None,
+            "ln_weight": (rows,) if self.layer_norm else None,
         }
 
     def init_parameters(self, p: Parameters, input_size: int) -> None:
         k = 1 / math.sqrt(self.hidden_size if self.recurrent else input_size)
         init.uniform_(p["weight"], -k, k)
-        if self.has_bias:
+        if p["bias"] is not None:
             init.uniform_(p["bias"], -k, k)
-        init.uniform_(p["lambda"], 0, 1)
-        init.uniform_(p["gamma"], -0.001 * k, 0.001 * k)
-        if self.norm_scale_learnt:
-            init.ones_(p["norm_scale"])
+        init.uniform_(p["lambda"], *self.lambda_start)
+        init.uniform_(p["gamma"], *(self.gamma_start or (-0.001 * k, 0.001 * k)))
+        for gain in (p["norm_scale"], p["ln_weight"]):
+            if gain is not None:
+                init.ones_(gain)
 
     def operands(self, p: Parameters) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
         """weight, bias, lambda, gamma, the last two broadcastable to (R, D)."""
         weight, lambda_, gamma = p["weight"], p["lambda"], p["gamma"]
         if self.plastic != "all" and self.recurrent:
             lambda_, gamma = (self._on_all_columns(value, weight) for value in (lambda_, gamma))
+        if self.decay == "after":  # lambda (F + gamma h u) = lambda F + (lambda gamma) h u
+            gamma = lambda_ * gamma
         return weight, p["bias"], lambda_, gamma
 
     def operations(self, input_size: int) -> Operations:
         rows, columns = self.gates * self.hidden_size, self._columns(input_size)
-        plastic = {"all": columns, "input": input_size, "hidden": self.hidden_size}[self.plastic]
+        from_x = columns - self.hidden_size * self.recurrent
+        plastic = {"all": columns, "input": from_x, "hidden": self.hidden_size}[self.plastic]
+        normalised = 0 if self.stpn_options.norm is None else rows * columns
         return replace(
             super().operations(input_size),
             writes=rows * plastic,
-            normalised=0 if self.stpn_options.norm is None else rows * columns,
+            normalised=normalised + (rows if self.layer_norm else 0),
         )
 
     def _columns(self, input_size: int) -> int:
-        return input_size + self.hidden_size if self.recurrent else input_size
+        from_x = input_size + self.plastic_bias
+        return from_x + self.hidden_size if self.recurrent else from_x
+
+    def _with_bias_input(
+        self,
+        x: Tensor,  # (..., I)
+        power_weight: Tensor | None,  # (D,)
+    ) -> tuple[Tensor, Tensor | None]:
+        """With the input of a plastic bias, which lies between x and h and costs nothing."""
+        if not self.plastic_bias:
+            return x, power_weight
+        if power_weight is not None:
+            inputs = x.shape[-1]
+            before, after = power_weight[:inputs], power_weight[inputs:]
+            power_weight = torch.cat([before, before.new_zeros(1), after])
+        return functional.pad(x, (0, 1), value=1.0), power_weight
+
+    def _gains(self, p: Parameters) -> dict[str, Tensor]:
+        """What no kernel has, by its name in the recurrence."""
+        gains = {"norm_scale": p["norm_scale"], "layer_norm": p["ln_weight"]}
+        return {name: gain for name, gain in gains.items() if gain is not None}
 
     def _on_all_columns(self, value: Tensor, weight: Tensor) -> Tensor:
         """(R, P), (R, 1) or (1, 1) to (R, D) or (1, D), zero where synapses are not plastic."""
@@ -155,8 +227,12 @@ class Plasticity(Recurrence):
         return self._frozen_options if self.freezes else self.stpn_options
 
     def synapses(self, state: Any, p: Parameters) -> tuple[Tensor, Tensor]:
-        g, _ = reference.efficacies(p["weight"], state.f, self.stpn_options, p["norm_scale"])
-        return state.f, g
+        f = state.f
+        g, _ = reference.efficacies(p["weight"], f, self.stpn_options, p["norm_scale"])
+        if self.plastic_bias:  # which is not of u
+            bias = f.shape[-1] - self.hidden_size * self.recurrent - 1
+            f, g = (torch.cat([v[..., :bias], v[..., bias + 1 :]], dim=-1) for v in (f, g))
+        return f, g
 
 
 class _Neurons(Plasticity):
@@ -178,13 +254,14 @@ class _Neurons(Plasticity):
         lengths: Tensor | None,
         power_weight: Tensor | None,
     ) -> tuple[Tensor, STPNState, Tensor | None]:
+        x, power_weight = self._with_bias_input(x, power_weight)
         y, f, power = backends.stpn(
             x,
             state.h,
             state.f,
             *self.operands(p),
             options=self._options_in_use(),
-            norm_scale=p["norm_scale"],
+            **self._gains(p),
             reset=reset,
             lengths=lengths,
             power_weight=power_weight,
@@ -194,8 +271,9 @@ class _Neurons(Plasticity):
     def run_in_place(
         self, x: Tensor, state: STPNState, p: Parameters, power_weight: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        if self.norm_scale_learnt:
+        if self._gains(p):
             return super().run_in_place(x, state, p, power_weight)
+        x, power_weight = self._with_bias_input(x, power_weight)
         y, power = backends.stpn_step_(
             x,
             state.h,
@@ -211,11 +289,13 @@ class _Neurons(Plasticity):
         ((_, suffix),) = self.layers
         names = [f"{name}{suffix}" for name in ("weight", "bias", "lambda", "gamma")]
         parameters = [self._parameters.get(name) for name in names]
+        if self.plastic_bias or self.norm_scale_learnt or self.layer_norm:
+            return None
         operands = self.operands(self.layer_parameters(suffix))
         # What is computed from the parameters (another dtype, padding) would not change with them.
         computed = (a is not b for a, b in zip(operands, parameters, strict=True))
         copied = (p is not None and not p.is_contiguous() for p in parameters)
-        if self.norm_scale_learnt or any(computed) or any(copied):
+        if any(computed) or any(copied):
             return None
         return backends.bound_stpn_step(
             x,
@@ -249,6 +329,7 @@ class _Gated(Plasticity):
         lengths: Tensor | None,
         power_weight: Tensor | None,
     ) -> tuple[Tensor, STPNlState, Tensor | None]:
+        x, power_weight = self._with_bias_input(x, power_weight)
         y, c, f, power = backends.stpn_lstm(
             x,
             state.h,
@@ -256,7 +337,7 @@ class _Gated(Plasticity):
             state.f,
             *self.operands(p),
             options=self._options_in_use(),
-            norm_scale=p["norm_scale"],
+            **self._gains(p),
             reset=reset,
             lengths=lengths,
             power_weight=power_weight,
@@ -266,8 +347,9 @@ class _Gated(Plasticity):
     def run_in_place(
         self, x: Tensor, state: STPNlState, p: Parameters, power_weight: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        if self.norm_scale_learnt:
+        if self._gains(p):
             return super().run_in_place(x, state, p, power_weight)
+        x, power_weight = self._with_bias_input(x, power_weight)
         y, power = backends.stpn_lstm_step_(
             x,
             state.h,
@@ -295,19 +377,25 @@ class STPNr(_Neurons, RecurrentCore):
                         number for the layer)
         plastic         which synapses change: "all", "input" (those from x), "hidden" (from h_prev)
         norm            "pre": G, and F as it decays, are divided by the norm of G; "post": G, and F
-                        after its update; None: nothing is
+                        after its update; "f": F alone by its own norm; None: nothing is
         norm_over       the norm is taken over each "neuron", or over the whole "layer"
         norm_scale      learn a factor of the normalised efficacies, one per neuron
         clamp           limit F to [-clamp, clamp] after each update
         rule            "hebb", or "oja"
         associate       recurrent synapses associate with the "previous" h, which they have seen, or
                         with the "new" one, as the public code of the paper does in one task
+        decay           lambda acts on F "before" an association is added to it, or "after"
+        plastic_bias    the bias is a synapse too, from an input of 1: a column of `weight` between
+                        x and h, plastic and within the norm; it costs no power, as a bias does not
+        layer_norm      standardise the sums of the neurons, of each gate by itself; a learnt gain
+        train_lambda, train_gamma                           False: it stays as it starts
+        lambda_min, lambda_max, gamma_min, gamma_max        where they start, uniformly
         nonlinearity    "tanh", "sigmoid" or "relu" (not with gates)
 
     Parameters of layer k, with R = H rows (4H with gates, in the order i, f, g, o) and D columns
     (inputs first, then hidden units), P of them plastic: `weight_lk` (R, D), `bias_lk` (R),
-    `lambda_lk` and `gamma_lk` (R, P), (R, 1) or (1, 1) by granularity, `norm_scale_lk` (R). Cells
-    have no suffix; there it is `lambda_`, since `lambda` is a keyword.
+    `lambda_lk` and `gamma_lk` (R, P), (R, 1) or (1, 1) by granularity, `norm_scale_lk` and
+    `ln_weight_lk` (R). Cells have no suffix; there it is `lambda_`, since `lambda` is a keyword.
     """
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 TASK = "art"
 
-USUAL = {"associate": "previous"}
+USUAL = {"associate": "previous", "plastic_bias": False, "layer_norm": False}
 """Options that the page's code does not know, and what it takes for granted of them."""
 
 
@@ -114,6 +114,8 @@ def export(model: SequenceModel) -> dict[str, Any]:
         value = core.configuration.get(option, usual)
         if value != usual:
             raise NotShown(f"the page cannot run {type(core).__name__} with {option}={value!r}")
+    if core.configuration.get("norm") == "f":
+        raise NotShown(f"the page cannot run {type(core).__name__} with norm='f'")
     if core.bidirectional:
         raise NotShown("it reads the sequence from both ends, so it has no steps to show")
     return {
@@ -166,7 +168,7 @@ def _modulated(core: ModPlast, suffix: str) -> dict[str, Any]:
     import torch
 
     p = core.layer_parameters(suffix)
-    weight = torch.cat([p["weight_ih"], p["weight_hh"]], dim=1)
+    weight = torch.cat(core.weights(p), dim=1)
     rate, offset = p["eta"], p["modulator_bias"]
     return {
         "kind": "modplast",
@@ -184,7 +186,7 @@ def _modulated(core: ModPlast, suffix: str) -> dict[str, Any]:
 def _fast(core: FastWeights, suffix: str) -> dict[str, Any]:
     """Slow synapses (H, I+H), and beside them columns for the fast ones (H, H)."""
     p = core.layer_parameters(suffix)
-    weight = p["weight"]
+    weight = core.slow_weight(p)
     return {
         "kind": "fastweights",
         "rows": weight.shape[0],
@@ -215,11 +217,13 @@ def _synapses(
     if isinstance(core, STPNf | STPNr | STPNl | HebbFF):
         return (*core.operands(p), core.stpn_options, p.get("norm_scale"))
     if isinstance(core, MLP):
-        weight, bias = p["weight"], p["bias"]
+        weight, bias = core.operands(p)
         options = STPNOptions(recurrent=False, norm=None)
     elif isinstance(core, RNN | LSTM):
         weight_ih, weight_hh, *biases = core.operands(p)
-        weight, bias = torch.cat([weight_ih, weight_hh], dim=1), sum(biases) if biases else None
+        weight, bias = torch.cat([weight_ih, weight_hh], dim=1), None
+        if biases:
+            bias = biases[0] + biases[1]
         options = STPNOptions(recurrent=True, norm=None)
         if isinstance(core, RNN):
             options = replace(options, nonlinearity=core.nonlinearity)

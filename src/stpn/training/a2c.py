@@ -45,6 +45,8 @@ class A2C(Algorithm):
         if self.privileged is not None and self.privileged.critic is not None:
             assert rollout.known is not None
             values = self.privileged.value(output, rollout.known)
+        if self.settings.shared_baseline:
+            values = values[:1]  # (1, T): of all, by broadcasting
         error = returns - values
         policy = self.agent.policy.distribution(parameters)
         log_prob = policy.log_prob(rollout.actions)

@@ -47,6 +47,9 @@ class A2CSettings(AlgorithmSettings):
 
     concentration: float = 0.0
     """A2C: weight of sum(p^2), a penalty for being sure (discrete actions)."""
+    shared_baseline: bool = False
+    """A2C: the value of the first environment is the baseline of all of them, in policy and value
+    loss, as the paper's code has it in the maze. False: each has its own."""
 
     def build(self, *parts: Any) -> Algorithm:
         from stpn.training.a2c import A2C

@@ -19,8 +19,6 @@ def initialise(agent: Agent, config: AgentConfig) -> None:
         orthogonal(agent)
     if config.longest_memory is not None:
         time_constants(agent.core, config.model, config.longest_memory)
-    elif (config.lambda_min, config.lambda_max) != (0.0, 1.0):
-        uniform_lambda(agent.core, config.lambda_min, config.lambda_max)
 
 
 @torch.no_grad()
@@ -35,13 +33,6 @@ def orthogonal(agent: Agent) -> None:
     nn.init.orthogonal_(agent.heads.weight[:-1], 0.01)
     nn.init.orthogonal_(agent.heads.weight[-1:], 1.0)
     nn.init.zeros_(agent.heads.bias)
-
-
-@torch.no_grad()
-def uniform_lambda(core: nn.Module, low: float, high: float) -> None:
-    """STPN: lambda ~ U(low, high)."""
-    for parameter in _lambdas(core):
-        parameter.uniform_(low, high)
 
 
 @torch.no_grad()

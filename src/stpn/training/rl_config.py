@@ -34,9 +34,9 @@ RENAMED = {
 """Names of settings in runs and results of earlier versions, and what they are called now."""
 
 NOT_FOR_RLLIB = (
-    "lr_final", "lr_plasticity", "ent_coef_final", "clip_coef_final", "orthogonal", "lambda_min",
-    "lambda_max", "longest_memory", "normalize_observations", "feature_length", "normalize_rewards",
-    "privileged_critic", "auxiliary", "average", "target", "standardize",
+    "lr_final", "lr_plasticity", "ent_coef_final", "clip_coef_final", "orthogonal",
+    "longest_memory", "normalize_observations", "feature_length", "normalize_rewards",
+    "privileged_critic", "auxiliary", "average", "target", "standardize", "shared_baseline",
 )  # fmt: skip
 """Settings of the algorithms here that RLlib's would not follow."""
 
@@ -78,10 +78,6 @@ class AgentConfig(RunConfig):
     as the others do. None: the same as theirs."""
     orthogonal: bool = False
     """Start convolutions (gain sqrt 2), policy (0.01) and value (1) as orthogonal matrices."""
-    lambda_min: float = 0.0
-    """STPN: lambda starts uniformly between this ..."""
-    lambda_max: float = 1.0
-    """... and this."""
     longest_memory: float | None = None
     """Start with time constants tau spread log-uniformly between 1 and this many steps: lambda as
     exp(-1 / tau) in STPNs, the biases of the gates so that a memory lasts for tau steps in LSTM and
@@ -126,6 +122,10 @@ class AgentConfig(RunConfig):
     def steps_per_unit(self) -> int:
         """Steps of all environments in what `done` and `lr_decay` count."""
         return 1 if self.total_field == "steps" else self.num_envs * self.num_steps
+
+    @classmethod
+    def migrated(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        return super().migrated(_with_core_options(values))
 
     @classmethod
     def groups(cls, values: Mapping[str, Any]) -> dict[str, type[Any]]:
@@ -186,10 +186,6 @@ class AgentConfig(RunConfig):
                 raise ConfigError(f"{name} is not a setting of RLlib: leave it at its default")
 
     def _check_memory(self) -> None:
-        ordered = self.lambda_min <= self.lambda_max
-        require(ordered, "lambda_min", f"at most lambda_max ({self.lambda_max})", self.lambda_min)
-        if (self.lambda_min, self.lambda_max) != (0.0, 1.0) and self.model not in STPN_MODELS:
-            raise ConfigError(f"lambda_min and lambda_max mean nothing for {self.model!r}")
         if self.longest_memory is not None:
             require(self.longest_memory > 1, "longest_memory", "> 1", self.longest_memory)
             if self.model not in (*STPN_MODELS, "lstm", "gru"):
@@ -197,6 +193,16 @@ class AgentConfig(RunConfig):
                     f"longest_memory needs an STPN, LSTM or GRU: {self.model!r} has no time "
                     "constants"
                 )
+
+
+def _with_core_options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of earlier versions that are options of the core now: the start of lambda."""
+    rest = dict(values)
+    moved = {name: rest.pop(name, usual) for name, usual in (("lambda_min", 0), ("lambda_max", 1))}
+    if moved != {"lambda_min": 0, "lambda_max": 1}:
+        words = (f"{name}={value}" for name, value in moved.items())
+        rest["core"] = [*rest.get("core", ()), *words]
+    return rest
 
 
 def line(start: float, final: float | None, progress: float) -> float:

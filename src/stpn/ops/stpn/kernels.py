@@ -7,8 +7,18 @@ from torch import Tensor
 from stpn.ops.stpn.reference import STPNOptions
 
 
-def rejects(*, options: STPNOptions, norm_scale: Tensor | None = None, **_: object) -> str | None:
+def rejects(
+    *,
+    options: STPNOptions,
+    norm_scale: Tensor | None = None,
+    layer_norm: Tensor | None = None,
+    **_: object,
+) -> str | None:
     """Why there is no kernel for these options, or None."""
+    if options.norm == "f":
+        return "norm='f' has no kernel"
+    if layer_norm is not None:
+        return "layer_norm=True has no kernel"
     if options.norm_over != "neuron" and options.norm is not None:
         return "norm_over='layer' has no kernel"
     if norm_scale is not None:

@@ -26,6 +26,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from stpn.ops.scan import State, scan
 
@@ -40,9 +41,10 @@ class STPNOptions:
 
     recurrent: bool
     """Synapses see [x ; h_prev]; else x alone."""
-    norm: Literal["pre", "post"] | None = "pre"
+    norm: Literal["pre", "post", "f"] | None = "pre"
     """pre: F is divided by the norm of G at every step. post: the updated F is divided by the
-    norm of W + F. Both use G / n in the forward pass. None: nothing is divided."""
+    norm of W + F. Both use G / n in the forward pass. f: the updated F is divided by its own norm,
+    and G is used as it is. None: nothing is divided."""
     norm_over: Literal["neuron", "layer"] = "neuron"
     """One norm per row of G, or one for the whole matrix."""
     clamp: float | None = None
@@ -68,6 +70,7 @@ def stpn(
     *,
     options: STPNOptions,
     norm_scale: Tensor | None = None,  # (H,)
+    layer_norm: Tensor | None = None,  # (H,): gain
     reset: Tensor | None = None,  # (B, T) bool: this step starts from a zero state
     lengths: Tensor | None = None,  # (B,) int64, at least 1
     power_weight: Tensor | None = None,  # (D,)
@@ -84,7 +87,7 @@ def stpn(
         h, f = state
         u = torch.cat([x_t, h], dim=-1) if options.recurrent else x_t  # (B, D)
         g, n = efficacies(weight, f, options, norm_scale)  # (B, H, D), (B, H, 1) or (B, 1, 1)
-        h = act(_with_bias(_apply(g, u), bias))  # (B, H)
+        h = act(_with_bias(_standardised(_apply(g, u), layer_norm, 1), bias))  # (B, H)
         pre = associated(x_t, h, u, options)
         f = plasticity(f, h, pre, n, weight, lambda_, gamma, options)  # (B, H, D)
         return h, (h, f), _power(g, u, power_weight)
@@ -105,6 +108,7 @@ def stpn_lstm(
     *,
     options: STPNOptions,
     norm_scale: Tensor | None = None,  # (4H,)
+    layer_norm: Tensor | None = None,  # (4H,): gain
     reset: Tensor | None = None,
     lengths: Tensor | None = None,
     power_weight: Tensor | None = None,
@@ -119,7 +123,8 @@ def stpn_lstm(
         h, c, f = state
         u = torch.cat([x_t, h], dim=-1)  # (B, D)
         g, n = efficacies(weight, f, options, norm_scale)
-        a_i, a_f, a_g, a_o = _with_bias(_apply(g, u), bias).chunk(4, dim=-1)  # (B, H) each
+        a = _standardised(_apply(g, u), layer_norm, 4)  # (B, 4H)
+        a_i, a_f, a_g, a_o = _with_bias(a, bias).chunk(4, dim=-1)  # (B, H) each
         gates = a_i.sigmoid(), a_f.sigmoid(), a_g.tanh(), a_o.sigmoid()
         input_gate, forget_gate, candidate, output_gate = gates
         c = forget_gate * c + input_gate * candidate
@@ -184,7 +189,7 @@ def efficacies(
 ) -> tuple[Tensor, Tensor | None]:
     """The efficacies as the neuron uses them (B, R, D), and the divisor n, None without norm."""
     total = weight + f
-    if options.norm is None:
+    if options.norm in (None, "f"):
         return total, None
     n = divisor(total, options)
     g = total / n
@@ -230,11 +235,21 @@ def plasticity(
         f = f.clamp(-options.clamp, options.clamp)
     if options.norm == "post":
         f = f / divisor(weight + f, options)
+    elif options.norm == "f":
+        f = f / divisor(f, options)
     return f
 
 
 def _apply(g: Tensor, u: Tensor) -> Tensor:
     return (g @ u.unsqueeze(-1)).squeeze(-1)  # (B, R, D), (B, D) -> (B, R)
+
+
+def _standardised(a: Tensor, gain: Tensor | None, gates: int) -> Tensor:
+    """Layer norm of the sums (B, R), over the units of each gate; None: as they are."""
+    if gain is None:
+        return a
+    of_gates = a.unflatten(-1, (gates, -1))
+    return gain * functional.layer_norm(of_gates, of_gates.shape[-1:]).flatten(-2)
 
 
 def _with_bias(a: Tensor, bias: Tensor | None) -> Tensor:
