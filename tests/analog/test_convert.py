@@ -16,7 +16,9 @@ from stpn.energy import DeviceProfile, EnergyMeter, profile
 from stpn.nn import registry
 
 PERFECT = DeviceProfile(volts=1, siemens=1)
-CORES = registry.models()
+# Whose steps are not those of a family that there is on devices.
+DIGITAL = ("modul", "gradplast", "fwp", "gla", "deltanet", "gateddeltanet")
+CORES = [name for name in registry.models() if name not in DIGITAL]
 
 
 def core_of(name: str, **options: object) -> stpn.nn.RecurrentCore:
@@ -256,3 +258,18 @@ def test_what_cannot_be_converted_says_so() -> None:
         analog.convert(OwnLinear(2, 3), pcm)
     assert analog.in_step(PERFECT) == []
     assert "adc_bits" in analog.in_step(pcm)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *((name, {}) for name in DIGITAL),
+        ("stpnr", {"plastic_bias": True}),
+        ("stpnr", {"norm": "f"}),
+        ("lstm", {"layer_norm": True}),
+        ("rnn", {"normalize": True}),
+    ],
+)
+def test_what_has_no_form_on_devices_is_refused(name: str, options: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="no form on devices"):
+        stpn.analog.convert(core_of(name, **options), PERFECT)

@@ -86,6 +86,24 @@ def modplast_model(w: dict[str, Any]) -> Model:
         x = yield h, power
 
 
+def retroactive_model(w: dict[str, Any]) -> Model:
+    hidden = len(w["bias"])
+    h, hebb = np.zeros(hidden), np.zeros((hidden, hidden))
+    trace = np.zeros_like(hebb)
+    x = yield
+    while True:
+        if x is None:
+            h, hebb, trace = np.zeros_like(h), np.zeros_like(hebb), np.zeros_like(trace)
+            x = yield
+        g = w["weight_hh"] + w["alpha"] * hebb
+        power = cost(x, w["weight_ih"]) + cost(h, g)
+        new = np.tanh(w["weight_ih"] @ x + w["bias"] + g @ h)
+        m = np.tanh(w["modulator_weight"] @ new + w["modulator_bias"])
+        hebb = np.clip(hebb + m * trace, -1, 1)
+        h, trace = new, (1 - w["eta"]) * trace + w["eta"] * np.outer(new, h)
+        x = yield h, power
+
+
 def fast_weights_model(w: dict[str, Any]) -> Model:
     hidden = len(w["bias"])
     h, a = np.zeros(hidden), np.zeros((hidden, hidden))
@@ -237,6 +255,7 @@ MODELS: dict[str, Callable[[dict[str, Any]], Model]] = {
     "fastweights": fast_weights_model,
     "modplast": modplast_model,
     "plastic": modplast_model,
+    "modul": retroactive_model,
     "hebbff": hebbff_model,
     "gradplast": gradient_plasticity_model,
     "fwp": lambda w: memory_model(w, "fwp"),
