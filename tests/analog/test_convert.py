@@ -272,4 +272,4 @@ def test_what_cannot_be_converted_says_so() -> None:
 )
 def test_what_has_no_form_on_devices_is_refused(name: str, options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="no form on devices"):
-        stpn.analog.convert(core_of(name, **options), PERFECT)
+        analog.convert(core_of(name, **options), PERFECT)
