@@ -105,6 +105,30 @@ PAPER: dict[str, Experiment] = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """Tasks outside the paper that are compared together, by the same models."""
+
+    tasks: tuple[str, ...]
+    models: tuple[str, ...]
+
+
+SUITES: dict[str, Suite] = {
+    "memory-suite": Suite(
+        tasks=(
+            "retrieval-p3", "retrieval-p8", "retrieval-p16", "retrieval-p32", "retrieval-p64",
+            "retrieval-p3-d20", "retrieval-p3-d60", "mqar-l24-k4-v32", "mqar-l48-k8-v64",
+            "copying-n5-d0", "copying-n5-d20", "copying-n20-d20", "cue-reward",
+        ),
+        models=(
+            "stpnr", "stpnf", "lstm", "gru", "rnn", "modplast", "fastweights", "gradplast", "fwp",
+            "gla", "deltanet", "gateddeltanet",
+        ),
+    )
+}  # fmt: skip
+"""What `stpn sweep` takes by one name."""
+
+
 def get(name: str) -> Experiment:
     """The paper's experiment on a task; of a task that it has not, an empty one."""
     task = registry.get(name)

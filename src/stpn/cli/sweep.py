@@ -33,9 +33,9 @@ class Sweep:
     """
 
     tasks: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TASK...")]
-    """Tasks (`stpn list`)."""
+    """Tasks (`stpn list`), or memory-suite: all of that comparison."""
     models: tuple[str, ...] = ("all",)
-    """Models, or all: those that the paper trained on the task."""
+    """Models, or all: those that the paper trained on the task, or that the suite compares."""
     seeds: int | None = None
     """Number of seeds, from 0 on. None: as many as the paper used."""
     jobs: int | None = None
@@ -112,9 +112,9 @@ def grid(options: Sweep, flags: list[str]) -> list[RunConfig]:
         if any(item == flag or item.startswith(f"{flag}=") for item in flags):
             raise ConfigError(f"{flag} makes no sense for a grid; use --models and --seeds")
     configs = []
-    for name in options.tasks:
+    for name, suggested in _tasks(options):
         task = experiments.get(name)
-        models = task.models if options.models == ("all",) else options.models
+        models = suggested if options.models == ("all",) else options.models
         if not models:
             raise ConfigError(f"the paper has no models for {name}; choose some with --models")
         for seed in range(options.seeds or task.seeds or 1):
@@ -123,6 +123,16 @@ def grid(options: Sweep, flags: list[str]) -> list[RunConfig]:
                 config, *_ = train.parse([name, *common, *flags])
                 configs.append(config)
     return configs
+
+
+def _tasks(options: Sweep) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Every task, those of a suite one by one, and the models that `all` means there."""
+    for name in options.tasks:
+        suite = experiments.SUITES.get(name)
+        if suite is None:
+            yield name, experiments.get(name).models
+        else:
+            yield from ((task, suite.models) for task in suite.tasks)
 
 
 class _Overview:

@@ -8,7 +8,10 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
-_MODULES = ("art", "familiarity", "gym", "maze", "pendulum", "pong")
+_MODULES = (
+    "art", "copying", "cue_reward", "familiarity", "gym", "maze", "mqar", "pendulum", "pong",
+    "retrieval",
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> ModuleType:

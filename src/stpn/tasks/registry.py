@@ -117,8 +117,20 @@ def _load() -> None:
     if _loaded:
         return
     _loaded = True
-    from stpn.tasks import art, familiarity, gym, maze, pendulum, pong
+    from stpn.tasks import (
+        art,
+        copying,
+        cue_reward,
+        familiarity,
+        gym,
+        maze,
+        mqar,
+        pendulum,
+        pong,
+        retrieval,
+    )
 
-    for module in (art, familiarity, maze, pong, pendulum, gym):
+    paper = (art, familiarity, maze, pong, pendulum, gym)
+    for module in (*paper, retrieval, mqar, copying, cue_reward):
         _tasks.update({task.name: task for task in module.TASKS})
     plugins.load()
