@@ -61,7 +61,7 @@ def test_a_kernel_that_is_off_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(engine, "_core", off)
     monkeypatch.setattr(engine, "Contender", timed)
-    row = engine.measure(engine.CASES[0], 5, peers=False, limits={"flops": 1e11})
+    row = engine.measure(engine.CASES[0], 5, baselines=False, limits={"flops": 1e11})
     assert "differs from the specification" in row["refused"]
     assert "seconds" not in row
 
@@ -71,7 +71,7 @@ def test_the_command_says_what_it_measured(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "reset_cost", list)  # a minute of RNN and LSTM by themselves
-    assert main(["bench", "--cases", "art", "--no-peers", "--json", "--threads", "1"]) == 0
+    assert main(["bench", "--cases", "art", "--no-baselines", "--json", "--threads", "1"]) == 0
     result = json.loads(capsys.readouterr().out)
     (row,) = result["cases"]
     assert row["case"] == "art"

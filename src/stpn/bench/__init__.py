@@ -1,1 +1,1 @@
-"""Speed beside peers in the same run: kernels (`engine`) and whole trainers (`training`)."""
+"""Speed beside baselines in the same run: kernels (`engine`) and whole trainers (`training`)."""

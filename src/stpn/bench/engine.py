@@ -1,7 +1,7 @@
-"""The kernels against their peers: the plain PyTorch loop, the compiled step, nn.LSTM.
+"""The kernels against their baselines: the plain PyTorch loop, the compiled step, nn.LSTM.
 
-Nothing is timed whose outputs and gradients do not equal the specification's. The peers of a case
-take turns, on the same number of threads; every figure is the median of at least five.
+Nothing is timed whose outputs and gradients do not equal the specification's. The baselines of a
+case take turns, on the same number of threads; every number is the median of at least five.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FORWARD_FLOPS, BACKWARD_FLOPS = 10, 2 * 5 + 26
 
 @dataclass(frozen=True)
 class Case:
-    """A core at the size of an experiment, with the speed it should reach over each peer."""
+    """A core at the size of an experiment, with the speed it should reach over each baseline."""
 
     name: str
     model: str
@@ -157,7 +157,7 @@ def _metered(case: Case, repeats: int) -> dict[str, float]:
     return dict(zip(("native forward", "metered forward"), medians, strict=True))
 
 
-def measure(case: Case, repeats: int, peers: bool, limits: dict[str, float]) -> dict[str, Any]:
+def measure(case: Case, repeats: int, baselines: bool, limits: dict[str, float]) -> dict[str, Any]:
     """One row: seconds of each, ratios, synapse steps a second and the share of the machine."""
     error = parity(case)
     row: dict[str, Any] = {
@@ -169,7 +169,7 @@ def measure(case: Case, repeats: int, peers: bool, limits: dict[str, float]) -> 
     if not error < 1e-3:
         return row | {"refused": f"differs from the specification by {error:.1e}: not timed"}
     racing = ["native", *["lstm"] * bool(case.lstm)]
-    if peers:
+    if baselines:
         racing += ["loop", *["compiled"] * ("compiled" in case.targets)]
     repeats = max(repeats, 5)
     with ExitStack() as stack:
@@ -180,9 +180,9 @@ def measure(case: Case, repeats: int, peers: bool, limits: dict[str, float]) -> 
     synapses = sum(f.shape[1] * f.shape[2] for f in start if f.dim() == 3)
     rate = case.batch * case.steps * synapses / seconds["native"]
     ratios = {
-        peer: seconds[peer] / seconds["native"]
-        for peer in ("loop", "compiled", "lstm")
-        if peer in seconds
+        baseline: seconds[baseline] / seconds["native"]
+        for baseline in ("loop", "compiled", "lstm")
+        if baseline in seconds
     }
     row |= {
         "seconds": seconds,
@@ -247,7 +247,9 @@ def _with_reset(model: str, hidden: int, masked: bool) -> Callable[[], None]:
     return _forward_backward(lambda x: core(x, None, reset if masked else None), x)
 
 
-def run(cases: list[str], repeats: int, peers: bool, say: Callable[[str], None]) -> dict[str, Any]:
+def run(
+    cases: list[str], repeats: int, baselines: bool, say: Callable[[str], None]
+) -> dict[str, Any]:
     """Everything, as one JSON-able result."""
     say("limits of the machine")
     found = machine.limits()
@@ -255,8 +257,8 @@ def run(cases: list[str], repeats: int, peers: bool, say: Callable[[str], None])
     for case in CASES:
         if case.name in cases:
             say(f"{case.name}: {case.model} {case.shape}")
-            row = measure(case, repeats, peers, found)
-            if case.memory and peers:
+            row = measure(case, repeats, baselines, found)
+            if case.memory and baselines:
                 loop, native = (extra_memory(case.name, name) for name in ("reference", "native"))
                 row["memory"] = {"loop": loop, "native": native, "share": native / loop}
             rows.append(row)

@@ -17,7 +17,7 @@ _TITLES = {
     "maze-modplast": "ModPlast, maze",
     "art-fastweights": "Fast Weights, associative retrieval",
 }
-_PEERS = {
+_BASELINES = {
     "loop": "plain loop",
     "compiled": "compiled step",
     "lstm": "nn.LSTM, equal parameters",
@@ -31,8 +31,8 @@ def filled(text: str, result: dict[str, Any]) -> str:
 
 
 def table(result: dict[str, Any]) -> str:
-    """One row a case: milliseconds, and how many times faster than each peer."""
-    head = ["core", "B, T, I, H", "ms", *_PEERS.values(), "synapse steps/s"]
+    """One row a case: milliseconds, and how many times faster than each baseline."""
+    head = ["core", "B, T, I, H", "ms", *_BASELINES.values(), "synapse steps/s"]
     lines = [head, ["---"] * len(head)]
     for row in result["cases"]:
         if "refused" in row:
@@ -43,7 +43,10 @@ def table(result: dict[str, Any]) -> str:
                 _TITLES[row["case"]],
                 ", ".join(map(str, row["shape"])),
                 f"{1e3 * row['seconds']['native']:.3g}",
-                *(f"{ratios[peer]:.3g}×" if peer in ratios else "" for peer in _PEERS),
+                *(
+                    f"{ratios[baseline]:.3g}×" if baseline in ratios else ""
+                    for baseline in _BASELINES
+                ),
                 f"{row['synapse_steps_per_second'] / 1e9:.2f} G",
             ]
         )

@@ -46,7 +46,7 @@ OUTSIDE = "outside forward, backward and optimizer"
 def measure(
     tasks: Sequence[str] | None = None, quick: bool = False, say: Callable[[str], None] = print
 ) -> list[Row]:
-    """Figures of the given tasks, None for all; `quick`: shorter stretches, rougher figures.
+    """Figures of the given tasks, None for all; `quick`: shorter stretches, rougher numbers.
 
     A row holds task, what, value, unit, target (a comparison, or "" if there is none), reached and
     shares of the time. A task that cannot run here has one row without a value that says why.
@@ -141,18 +141,18 @@ def _art(quick: bool) -> list[Row]:
         for warm in (False, *[True] * STRETCHES):  # whole epochs: order and validation included
             seconds = _seconds(trainer, updates)
             with stpn.use_backend("reference"):
-                peer = _seconds(trainer, updates)
+                baseline = _seconds(trainer, updates)
             if warm:
                 native.append(seconds)
-                reference.append(peer)
+                reference.append(baseline)
         shares = _step_shares(trainer, updates // STRETCHES)
-    seconds, peer = statistics.median(native), statistics.median(reference)
+    seconds, baseline = statistics.median(native), statistics.median(reference)
     return [
         _row(task, "updates, kernels", updates / seconds, "/s"),
-        _row(task, "updates, plain loop", updates / peer, "/s"),
+        _row(task, "updates, plain loop", updates / baseline, "/s"),
         _row(task, "epochs, kernels", 1 / (seconds * part), "/s"),
-        _row(task, "epochs, plain loop", 1 / (peer * part), "/s"),
-        _row(task, "kernels over plain loop", peer / seconds, "x", at_least=4),
+        _row(task, "epochs, plain loop", 1 / (baseline * part), "/s"),
+        _row(task, "kernels over plain loop", baseline / seconds, "x", at_least=4),
         _row(task, "200 epochs", 200 * seconds * part / 60, "min", at_most=6),
         _row(task, OUTSIDE, 100 * shares["other"], "%", at_most=25, shares=shares),
     ]
@@ -169,11 +169,11 @@ def _familiarity(quick: bool) -> list[Row]:
         with stpn.use_backend("reference"):  # too few iterations for a row: the easier task
             slow = [_seconds(trainer, 1) for _ in range(1 if quick else 4)]
     seconds = statistics.median(times) / updates
-    peer = statistics.median(slow if quick else slow[1:])
+    baseline = statistics.median(slow if quick else slow[1:])
     return [
         _row(task, "iterations, kernels", 1 / seconds, "/s", at_least=20),
-        _row(task, "iterations, plain loop", 1 / peer, "/s"),
-        _row(task, "kernels over plain loop", peer / seconds, "x", at_least=60),
+        _row(task, "iterations, plain loop", 1 / baseline, "/s"),
+        _row(task, "kernels over plain loop", baseline / seconds, "x", at_least=60),
         _row(task, OUTSIDE, 100 * shares["other"], "%", at_most=25, shares=shares),
     ]
 

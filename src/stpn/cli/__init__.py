@@ -43,7 +43,7 @@ COMMANDS = {
     "report": ("stpn.cli.report", "the paper's tables and figures from runs, ours beside theirs"),
     "figure": ("stpn.cli.figure", "synapses or learnt rates of one network"),
     "doctor": ("stpn.cli.doctor", "what this machine has, what runs where, whether it is right"),
-    "bench": ("stpn.cli.bench", "speed of kernels and trainers beside their peers"),
+    "bench": ("stpn.cli.bench", "speed of kernels and trainers beside baselines"),
 }
 
 FAILED, MISUSED = 1, 2

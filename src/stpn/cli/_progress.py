@@ -98,7 +98,7 @@ class Bar(Reporter):
         self._row = row
 
     def evaluating(self, trainer: Trainer) -> None:
-        self._show_measuring(trainer, "measuring the final figures")
+        self._show_measuring(trainer, "measuring the final numbers")
 
     def _show_measuring(self, trainer: Trainer, what: str) -> None:
         def show(share: float = 0.0) -> None:
@@ -139,7 +139,7 @@ class Lines(Reporter):
         self._print("  ".join(facts))
 
     def evaluating(self, trainer: Trainer) -> None:
-        self._print("measuring the final figures")
+        self._print("measuring the final numbers")
 
     def _print(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)

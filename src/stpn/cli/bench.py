@@ -26,13 +26,13 @@ class Bench:
     cases: tuple[str, ...] = ()
     """Cases to run; none: all. For example: --cases art maze"""
     repeats: int = 5
-    """Repetitions of the slow peers; the figure is their median. The kernels take more."""
-    peers: bool = True
+    """Repetitions of the slow baselines; their median counts. The kernels take more."""
+    baselines: bool = True
     """Time the plain loop and the compiled step too (a quarter of an hour, and 11 GB for Pong)."""
     training: bool = False
     """Measure whole trainers (updates and steps a second) in place of kernels."""
     quick: bool = False
-    """With --training: shorter stretches, rougher figures."""
+    """With --training: shorter stretches, rougher numbers."""
     threads: int = 2
     """Threads of torch and of the kernels."""
     out: Path | None = None
@@ -79,7 +79,7 @@ def run(arguments: list[str]) -> int:
             known, given = ", ".join(engine.names()), ", ".join(sorted(unknown))
             raise ConfigError(f"cases: expected among {known}, got {given}")
         result = engine.run(
-            list(options.cases) or engine.names(), options.repeats, options.peers, say
+            list(options.cases) or engine.names(), options.repeats, options.baselines, say
         )
         tables = _tables(result)
     if options.out is not None:
@@ -98,7 +98,9 @@ def run(arguments: list[str]) -> int:
 
 
 def _tables(result: dict[str, Any]) -> list[Table]:
-    main = Table(title="forward + backward (ratios: how many times faster than the peer; target)")
+    main = Table(
+        title="forward + backward (ratios: how many times faster than the baseline; target)"
+    )
     for column in (
         "case",
         "B, T, I, H",
@@ -118,7 +120,7 @@ def _tables(result: dict[str, Any]) -> list[Table]:
             continue
         main.add_row(
             row["case"], shape, f"{1e3 * row['seconds']['native']:.3g}",
-            *(_ratio(row, peer) for peer in ("loop", "compiled", "lstm")),
+            *(_ratio(row, baseline) for baseline in ("loop", "compiled", "lstm")),
             f"{row['synapse_steps_per_second'] / 1e9:.2f}",
             f"{100 * row['share_of_fma_limit']:.0f}%", f"{row['metered_over_plain']:.2f}x",
         )  # fmt: skip
@@ -141,10 +143,10 @@ def _tables(result: dict[str, Any]) -> list[Table]:
     return [main, other]
 
 
-def _ratio(row: dict[str, Any], peer: str) -> str:
-    if peer not in row["ratios"]:
+def _ratio(row: dict[str, Any], baseline: str) -> str:
+    if baseline not in row["ratios"]:
         return ""
-    ratio, target = row["ratios"][peer], row["targets"].get(peer)
+    ratio, target = row["ratios"][baseline], row["targets"].get(baseline)
     if target is None:
         return f"{ratio:.3g}x"
     colour = "green" if ratio >= target else "red"

@@ -32,7 +32,7 @@ class Evaluate:
     """Measure with data, episodes and actions of this seed. None: those of the run's final
     figures."""
     episodes: int | None = None
-    """Episodes that an agent plays. None: as many as for the final figures."""
+    """Episodes that an agent plays. None: as many as for the final numbers."""
     env: str | None = None
     """Of a run in an environment module:Name the same name again: the module is imported."""
     device_profile: str | None = None
