@@ -82,7 +82,7 @@ def test_run_directory():
         ({"lr": float("nan")}, "lr must be finite and >= 0, not nan"),
         ({"lr": None}, "lr must be a number, not None"),
         ({"clamp": 0}, "clamp must be > 0, not 0"),
-        ({"norm": "before"}, "norm must be one of 'pre', 'post', 'none', not 'before'"),
+        ({"norm": "before"}, "norm must be one of 'pre', 'post', 'f', 'none', not 'before'"),
         ({"threads": 0}, "threads must be >= 1, not 0"),
         ({"checkpoint_seconds": -1}, "checkpoint_seconds must be >= 0, not -1"),
         ({"batch_size": 0}, "batch_size must be >= 1, not 0"),
