@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from stpn import experiments
 from stpn._extras import need
 from stpn._files import explain_os_errors, write_atomic
-from stpn.report import figures, generalisation, page, synapses
+from stpn.report import figures, generalisation, memory, page, synapses
 from stpn.report.claims import PaperClaim, claims
 from stpn.report.comparison import RULE
 from stpn.report.grid import Grid, collect
@@ -82,8 +82,8 @@ def gather(root: str | Path, *, notes: str = "", shelf: Shelf | None = None) -> 
         notes=fill(notes, grid),
         verdicts=verdicts(grid),
         claims=claims(grid, None if main is None else synapses.rates_of(main.network.core)),
-        tables=tables(grid),
-        plots=[*plots(grid), *_further(shelf)],
+        tables=[*tables(grid), *filter(None, [memory.table(grid)])],
+        plots=[*plots(grid), *_further(shelf), *filter(None, [memory.plot(grid)])],
         pictures=_pictures(main),
         networks=found,
         no_network=reasons,

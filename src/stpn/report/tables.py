@@ -115,7 +115,8 @@ def tables(grid: Grid) -> list[Table]:
     built = [_paper_table(grid, name) for name in TITLES]
     built += [_familiarity_best_table(grid), _familiarity_power_table(grid)]
     built += [_reinforcement_table(grid)]
-    others = [task for task in grid.tasks if task not in TASK_ORDER]
+    suites = {task for suite in experiments.SUITES.values() for task in suite.tasks}  # elsewhere
+    others = [task for task in grid.tasks if task not in TASK_ORDER and task not in suites]
     return built + ([_other_table(grid, others)] if others else [])
 
 
