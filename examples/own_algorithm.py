@@ -47,7 +47,7 @@ class Reinforce(Algorithm):
 
     def learn(self, rollout: Rollout, generator: torch.Generator, when: str) -> dict[str, float]:
         mean = Mean(rollout)  # over steps that are experience
-        returns = torch.from_numpy(
+        returns = rollout.tensor(
             discounted_returns(
                 rollout.rewards, rollout.ended, rollout.bootstrap, discount=self.config.gamma
             )

@@ -78,7 +78,7 @@ class RecallTrainer(SupervisedTrainer[RecallConfig]):
         return self._measured("test")
 
     def _measured(self, name: str) -> Evaluation:
-        x, cue = sequences(self.config, name)
+        x, cue = (part.to(self.device) for part in sequences(self.config, name))
         with EnergyMeter(self.model.core) as meter, torch.no_grad():
             correct = (self.model(x).argmax(1) == cue).float().mean()
         return evaluation(100.0 * float(correct), meter)

@@ -303,7 +303,7 @@ open("imported", "a").close()
             (["train", "gym"], "name the environment"),
             (["train", "art", "--env", "CartPole-v1"], "stpn train --env CartPole-v1"),
             (["train", "art", "--iterations", "5"], "the length of art is --epochs"),
-            (["train", "art", "--device", "cuda"], "training runs on the CPU"),
+            (["train", "art", "--device", "cuda:77"], "there is no device 'cuda:77' here"),
             (["train", "maze", "--concentration", "1"], "is a setting of a2c: add --algo a2c"),
             (["train", "maze", "--epochs", "2"], "the length of maze is --iterations"),
             (["train", "maze", "--grad-norm", "2"], "--grad-norm is --max-grad-norm now"),

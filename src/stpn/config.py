@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -72,6 +73,9 @@ class RunConfig:
     """Any optimizer of torch.optim by name."""
     lr: float = 1e-3
     """Learning rate."""
+    device: str = field(default="cpu", metadata=MACHINE)
+    """Where the network learns: cpu, cuda, another device of torch (mps, xpu, cuda:1), or auto: a
+    GPU where there is one. Agents act on the CPU and learn on it. A resumed run keeps it."""
     backend: str = field(default="auto", metadata=MACHINE)
     """Which implementation of the recurrence runs (`stpn.backends()` lists them); auto: the
     fastest."""
@@ -129,6 +133,8 @@ class RunConfig:
             require(self.clamp > 0, "clamp", "> 0", self.clamp)
         if self.threads is not None:
             require(self.threads >= 1, "threads", ">= 1", self.threads)
+        if not re.fullmatch(r"[a-z_]+(:\d+)?", self.device):
+            raise ConfigError(f"device must be a name such as auto, cpu, cuda, not {self.device!r}")
         require(self.checkpoint_seconds >= 0, "checkpoint_seconds", ">= 0", self.checkpoint_seconds)
         require(self.total >= 1, self.total_field, ">= 1", self.total)
         for name in self.core_options.keys() & {*STPN_SETTINGS, "num_layers"}:

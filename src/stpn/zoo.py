@@ -32,6 +32,7 @@ from stpn.summary import RENAMED
 from stpn.tasks import registry
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
 
     from stpn.training.trainer import Evaluation, Trainer
@@ -95,13 +96,14 @@ class Shelf:
     def __init__(self, directory: Path = SHELF) -> None:
         self.directory = directory
 
-    def __call__(self, name: str) -> nn.Module:
-        """The network of that name with its trained weights, in evaluation mode.
+    def __call__(self, name: str, *, device: str | torch.device = "cpu") -> nn.Module:
+        """The network of that name with its trained weights, in evaluation mode, on `device`
+        ("auto": a GPU where there is one).
 
         Networks of supervised tasks take x (B, T, I) and give logits; those of reinforcement
         learning are agents (`stpn.training.agent.Agent`).
         """
-        return _network(from_dict(self.card(name).config), self._weights(name))
+        return _network(from_dict(self.card(name).config), self._weights(name), device)
 
     def names(self) -> list[str]:
         """All names, by task and model in the paper's order."""
@@ -140,6 +142,7 @@ class Shelf:
         from stpn.training import checkpoint, session
 
         config = trusted(from_dict({**self.card(name).config, **settings}), env, name)
+        config = session.possible_here(config, settings)
         with session.built(config, plain=True) as trainer:
             checkpoint.load_module(trainer.model, self._weights(name))
             yield trainer
@@ -194,9 +197,11 @@ def opened(
     return session.restored(source, env=env, **settings)
 
 
-def load(run: str | Path, *, env: str | None = None) -> nn.Module:
-    """The network of a run with its weights as saved, in evaluation mode; `.config` has the run's
-    settings. The same kinds of networks as `stpn.pretrained`.
+def load(
+    run: str | Path, *, env: str | None = None, device: str | torch.device = "cpu"
+) -> nn.Module:
+    """The network of a run with its weights as saved, in evaluation mode, on `device`, wherever it
+    was trained; `.config` has the run's settings. The same kinds of networks as `stpn.pretrained`.
 
         network = stpn.load("runs/art/stpnr/seed0")
 
@@ -207,7 +212,7 @@ def load(run: str | Path, *, env: str | None = None) -> nn.Module:
     found = Run.open(run)
     config = trusted(from_dict(found.config), env, found.path)
     with checkpoint.explain_misfit(found.checkpoint, registry.get(config.task)):
-        return _network(config, checkpoint.read(found.checkpoint)["trainer"]["model"])
+        return _network(config, checkpoint.read(found.checkpoint)["trainer"]["model"], device)
 
 
 def network(source: str | Path) -> nn.Module:
@@ -215,16 +220,20 @@ def network(source: str | Path) -> nn.Module:
     return pretrained(str(source)) if is_shipped(source) else load(source)
 
 
-def _network(config: RunConfig, weights: dict[str, Tensor]) -> nn.Module:
+def _network(
+    config: RunConfig, weights: dict[str, Tensor], device: str | torch.device
+) -> nn.Module:
     import torch
 
+    from stpn import devices
     from stpn.training import checkpoint
 
+    place = devices.find(device)
     with torch.random.fork_rng(devices=[]):  # initial weights, which are not kept
         network: Any = registry.build_network(config)
     checkpoint.load_module(network, weights)
     network.config = config
-    return network.eval()
+    return network.eval().to(place)
 
 
 class TooLarge(ConfigError):

@@ -33,6 +33,9 @@ class Evaluate:
     figures."""
     episodes: int | None = None
     """Episodes that an agent plays. None: as many as for the final numbers."""
+    device: str | None = None
+    """Where the network computes: auto, cpu, cuda or another of torch's; agents play on the CPU.
+    None: as in training, or on the CPU where that device is not there."""
     env: str | None = None
     """Of a run in an environment module:Name the same name again: the module is imported."""
     device_profile: str | None = None
@@ -118,6 +121,8 @@ def _changes(options: Evaluate, saved: dict[str, Any]) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     if options.seed is not None:
         changes["seed"] = options.seed
+    if options.device is not None:
+        changes["device"] = options.device
     if options.episodes is not None:
         if "final_episodes" not in saved:
             raise ConfigError(f"{saved['task']} has no episodes: leave out --episodes")

@@ -20,6 +20,8 @@ class Resume:
     total: int | None = None
     """New length (epochs, iterations or steps); also lengthens a run that is finished or ended at
     its target."""
+    device: str | None = None
+    """Go on there: auto, cpu, cuda or another of torch's. None: where the run was."""
     env: str | None = None
     """Of a run in an environment module:Name the same name again: the module is imported."""
     output: Annotated[Output, tyro.conf.arg(name="")] = field(default_factory=Output)
@@ -44,7 +46,12 @@ def run(arguments: list[str]) -> int:
         print("this run is finished already; --total makes it longer")
     return conduct(
         lambda reporter, stop: session.resume(
-            options.run, total=options.total, env=options.env, reporter=reporter, stop=stop
+            options.run,
+            total=options.total,
+            env=options.env,
+            device=options.device,
+            reporter=reporter,
+            stop=stop,
         ),
         options.output,
     )

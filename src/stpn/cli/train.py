@@ -124,8 +124,6 @@ def _refuse_foreign_flags(arguments: list[str], config: RunConfig) -> None:
     for name in (flag[2:].replace("-", "_") for flag in flags):
         if name not in known and (sentence := config.elsewhere(name)):
             raise ConfigError(sentence)
-    if "--device" in flags:
-        raise ConfigError("training runs on the CPU: there is no --device")
 
 
 def _defaults(arguments: list[str]) -> RunConfig:

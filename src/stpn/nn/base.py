@@ -315,10 +315,10 @@ class Recurrence(nn.Module):
         for input_size, suffix in self.layers:
             size = input_size + self.hidden_size * self.recurrent
             with torch.inference_mode(False):  # training may follow inside the same watch
-                counted = torch.ones(size, device=like.device, dtype=compute_dtype(like.dtype))
-            if suffix in FIRST:
-                counted[list(ignored)] = 0
-            weights[suffix] = counted
+                counted = torch.ones(size, dtype=compute_dtype(like.dtype))
+                if suffix in FIRST:
+                    counted[list(ignored)] = 0
+                weights[suffix] = counted.to(like.device)
         return weights
 
     def _power_weight(self, suffix: str, x: Tensor) -> Tensor | None:

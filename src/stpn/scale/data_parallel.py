@@ -64,6 +64,8 @@ def _check(config: RunConfig, workers: int) -> None:
     config.check()
     if isinstance(registry.get(config.task), AgentTask):
         raise ConfigError(f"{config.task} is not a supervised task: workers cannot share its data")
+    if config.device != "cpu":
+        raise ConfigError("several workers share batches on the CPU: leave out --device")
     batch = getattr(config, "batch_size", 1)
     if batch < workers:
         raise ConfigError(f"a batch of {batch} cannot be shared by {workers} workers")

@@ -35,7 +35,7 @@ class A2C(Algorithm):
     def terms(self, rollout: Rollout) -> dict[str, Tensor]:
         """The parts of the loss, each a mean over all steps of all environments."""
         config = self.config
-        returns = torch.from_numpy(
+        returns = rollout.tensor(
             discounted_returns(
                 rollout.rewards, rollout.ended, rollout.bootstrap, discount=config.gamma
             )
@@ -70,7 +70,7 @@ class Mean:
     """Mean over the steps of a rollout that are experience."""
 
     def __init__(self, rollout: Rollout) -> None:
-        self._valid = None if rollout.valid.all() else torch.from_numpy(rollout.valid)
+        self._valid = None if rollout.valid.all() else rollout.tensor(rollout.valid)
 
     def __call__(self, numbers: Tensor) -> Tensor:  # (B, T) -> ()
         return numbers.mean() if self._valid is None else numbers[self._valid].mean()
@@ -78,7 +78,7 @@ class Mean:
 
 def spread(returns: Tensor, rollout: Rollout) -> float:
     """Standard deviation of the returns that are experience."""
-    return float(returns.numpy()[rollout.valid].std()) + 1e-8
+    return float(returns.cpu().numpy()[rollout.valid].std()) + 1e-8
 
 
 def starting_point(rollout: Rollout) -> tuple[State | None, Tensor | None]:

@@ -169,10 +169,19 @@ def load_module(module: torch.nn.Module, state: Mapping[str, Tensor], what: str 
     module.load_state_dict(dict(state))
 
 
+# How an optimizer computes, which is a matter of the device and not of the run.
+_OF_DEVICE = frozenset({"fused", "foreach"})
+
+
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
     misfit = "the checkpoint does not fit this optimizer"
     try:
-        optimizer.load_state_dict(dict(state))
+        own = optimizer.state_dict()["param_groups"]
+        groups = [
+            {**saved, **{name: ours[name] for name in _OF_DEVICE & ours.keys()}}
+            for saved, ours in zip(state["param_groups"], own, strict=True)
+        ]
+        optimizer.load_state_dict({**state, "param_groups": groups})
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{misfit}: {error}") from error
     names = {frozenset(values) for values in optimizer.state.values()}
@@ -192,7 +201,7 @@ def like(state: Any, own: Any, place: str = "the state") -> Any:
     A checkpoint that was tampered with is refused here, not in the middle of the training.
     """
     if isinstance(own, dict) and isinstance(state, dict):
-        for name in own.keys() & state.keys():
+        for name in (own.keys() & state.keys()) - _OF_DEVICE:
             like(state[name], own[name], f"{place}, {name!r}")
         return state
     if isinstance(own, list | tuple) and isinstance(state, list | tuple):
@@ -201,7 +210,7 @@ def like(state: Any, own: Any, place: str = "the state") -> Any:
         return state
     if isinstance(own, np.generic):
         own = own.item()
-    kind = type(own)
+    kind = Tensor if isinstance(own, Tensor) else type(own)  # a parameter is one
     number = kind in (bool, int, float)
     if own is None or (fits(state, kind) if number else isinstance(state, kind)):
         return state

@@ -69,11 +69,13 @@ class Player(AbstractContextManager["Player"]):
     def step(self) -> tuple[npt.NDArray[Any], tuple[Any, Flags, Flags, dict[str, Any]]]:
         """The core's power (B,) and what `Worlds.step` returned."""
         worlds, policy = self.worlds, self.agent.policy
-        reset = torch.from_numpy(worlds.first) if worlds.any_first else None
+        device = self.agent.heads.weight.device
+        reset = torch.from_numpy(worlds.first).to(device) if worlds.any_first else None
         self._readings.clear()
-        heads, self._state = self.agent.step(worlds.observation, self._state, reset, inplace=True)
-        power = torch.cat(self._readings, dim=1).sum(1).numpy()
-        parameters = heads[:, :-1].numpy()
+        observation = worlds.observation.to(device)
+        heads, self._state = self.agent.step(observation, self._state, reset, inplace=True)
+        power = torch.cat(self._readings, dim=1).sum(1).cpu().numpy()
+        parameters = heads[:, :-1].cpu().numpy()
         if self._greedy:
             action = policy.mode(parameters)
         else:

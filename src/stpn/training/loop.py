@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from stpn import devices
 from stpn._json import json_safe
 from stpn.errors import CheckpointError, ConfigError, StpnError
 from stpn.runs import Run
@@ -170,6 +171,7 @@ class Loop:
                 own = self.trainer.state_dict()
                 self.trainer.load_state_dict(checkpoint.like(state["trainer"], own))
                 torch.set_rng_state(state["torch_rng"])
+                devices.set_random_state(self.trainer.device, state.get("device_rng"))
                 kept = int(state["rows"])
                 if "rows_checksum" in state:  # checkpoints of earlier versions have none
                     kept = Rows(kept, int(state["rows_checksum"]))
@@ -193,6 +195,7 @@ class Loop:
         state = {
             "trainer": self.trainer.state_dict(),
             "torch_rng": torch.get_rng_state(),
+            "device_rng": devices.random_state(self.trainer.device),
             "rows": self.rows.count,
             "rows_checksum": self.rows.checksum,
             "row_due": self.row_due,

@@ -44,12 +44,23 @@ def build(
     for option in options:
         if not has_option(name, option):
             raise ConfigError(f"the optimizer {name} has no option {option!r}")
-    if has_option(name, "fused"):
+    given: list[Any] = list(parameters)
+    places = {p.device.type for part in given for p in _parameters(part)}
+    if has_option(name, "fused") and places <= _fused_on(name):
         options.setdefault("fused", True)
     try:
-        return cls(parameters, lr=lr, **options)
+        return cls(given, lr=lr, **options)
     except ValueError as error:
         raise ConfigError(f"the optimizer {name} refuses its settings: {error}") from error
+
+
+def _parameters(part: nn.Parameter | dict[str, Any]) -> list[nn.Parameter]:
+    return part["params"] if isinstance(part, dict) else [part]
+
+
+def _fused_on(name: str) -> set[str]:
+    """Kinds of devices for which torch has a fused kernel of that optimizer."""
+    return {"cpu"} | ({"cuda", "mps", "xpu"} if name in ("Adam", "AdamW") else set())
 
 
 PLASTICITY = ("lambda", "gamma", "alpha", "eta")

@@ -50,7 +50,7 @@ class PPO(Algorithm):
         parts = max(1, min(len(sequences), round(rollout.valid.size / settings.minibatch_size)))
         sums: dict[str, float] = {}
         for _ in range(settings.update_epochs):
-            order = torch.randperm(len(sequences), generator=generator)
+            order = torch.randperm(len(sequences), generator=generator).to(rollout.device)
             for minibatch in sequences.shuffled(order).split(parts):
                 terms = self.terms(minibatch)
                 terms["loss"] = self.step(terms, when)
@@ -115,10 +115,10 @@ class PPO(Algorithm):
             observations=cut(rollout.observations),
             actions=cut(rollout.actions),
             log_probs=cut(policy.log_prob(rollout.actions)),
-            advantages=cut(torch.from_numpy(advantages)),
-            returns=cut(torch.from_numpy(returns)),
+            advantages=cut(rollout.tensor(advantages)),
+            returns=cut(rollout.tensor(returns)),
             reset=cut(rollout.reset),
-            mask=cut(torch.from_numpy(rollout.valid).float()),
+            mask=cut(rollout.tensor(rollout.valid).float()),
             unit=float(returns[rollout.valid].std()) + 1e-8 if config.relative_value else 1.0,
             state=concatenate(rollout.states),
             known=None if rollout.known is None else cut(rollout.known),

@@ -11,11 +11,14 @@ from __future__ import annotations
 import copy
 import dataclasses
 import time
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
+from stpn import devices
 from stpn.errors import ConfigError
 from stpn.tasks import registry
 from stpn.tasks.agents import AgentTask
@@ -29,6 +32,8 @@ from stpn.training.returns import RewardScale
 from stpn.training.rl_config import AgentConfig, line
 from stpn.training.rollout import Actor
 from stpn.training.trainer import Evaluation, Row, State, Trainer, stream
+
+Module = TypeVar("Module", bound=nn.Module)
 
 MEASURED_AT_ONCE = 512
 """Environments that are played at once to measure an agent, at most."""
@@ -50,16 +55,19 @@ class ReinforcementTrainer(Trainer):
         if not isinstance(task, AgentTask):
             raise ConfigError(f"{config.task} is no task of reinforcement learning")
         self.task = task
+        self.device = devices.find(config.device)
         env = self.make_env(config.num_envs)
-        self.learner = task.build_network(config, env)
-        core, policy = self.learner.core, self.learner.policy
+        # Acts, on the CPU, where a step takes microseconds; on another device a copy learns.
+        self._agent = task.build_network(config, env)
+        self.learner = self._learning(self._agent)
+        core, policy = self._agent.core, self._agent.policy
         penalised = getattr(config.algorithm, "concentration", 0.0)
         if penalised and not isinstance(policy, Categorical):
             raise ConfigError("concentration is defined for discrete actions only: set it to 0")
         self.config = dataclasses.replace(config, hidden_size=core.hidden_size)
         # What is measured, saved and used: the average of the learner, or the learner itself.
-        self.model = self.learner if config.average is None else copy.deepcopy(self.learner)
-        privileged = None
+        self.model = self._agent if config.average is None else copy.deepcopy(self._agent)
+        privileged = learning = None
         if config.privileged_critic or config.auxiliary:
             privileged = Privileged(
                 env,
@@ -67,17 +75,22 @@ class ReinforcementTrainer(Trainer):
                 critic=config.privileged_critic,
                 auxiliary=bool(config.auxiliary),
             )
-        self._privileged = privileged
+            learning = self._learning(privileged)
+        self._privileged = learning
+        # Whose weights follow whose.
+        self._copies: list[tuple[nn.Module, nn.Module]] = [(self._agent, self.learner)]
+        if privileged is not None and learning is not None:
+            self._copies.append((privileged, learning))
         self._reward_scale = RewardScale(config.num_envs, config.gamma)
         eps = {"eps": config.eps} if optim.has_option(config.optimizer, "eps") else {}
         parameters = optim.groups(self.learner, config.lr_plasticity)
-        if privileged is not None:
-            parameters[0]["params"] += privileged.parameters()
+        if learning is not None:
+            parameters[0]["params"] += learning.parameters()
         self.optimizer = optim.build(config.optimizer, parameters, lr=config.lr, **eps)
         self.gradients = Gradients(self.learner, self.optimizer, config.max_grad_norm)
-        self.algorithm = config.algorithm.build(self.learner, self.gradients, config, privileged)
+        self.algorithm = config.algorithm.build(self.learner, self.gradients, config, learning)
         chunk = self.algorithm.sequence_length
-        self.actor = Actor(self.learner, env, config.num_steps, chunk, privileged)
+        self.actor = Actor(self._agent, env, config.num_steps, chunk, privileged)
         self.actor.start(self._seed("environment", 0))
 
         self.updates = 0
@@ -88,6 +101,21 @@ class ReinforcementTrainer(Trainer):
         """Where the time of this process went."""
         self._sums: dict[str, float] = {}  # since the last row
         self._counts: dict[str, int] = {}
+
+    def _learning(self, module: Module) -> Module:
+        """The module itself, or a copy on the device of the learner."""
+        if self.device.type == "cpu":
+            return module
+        return copy.deepcopy(module).to(self.device)
+
+    @torch.no_grad()
+    def _synchronise(self) -> None:
+        """Let what acts have the weights and statistics of what learns."""
+        for acting, learning in self._copies:
+            if acting is learning:
+                continue
+            for own, learnt in zip(_tensors(acting), _tensors(learning), strict=True):
+                own.copy_(learnt)
 
     def make_env(self, count: int) -> Any:
         """A vector environment of the task."""
@@ -136,8 +164,10 @@ class ReinforcementTrainer(Trainer):
             self._reward_scale.apply(rollout.rewards, rollout.ended)
         acted = time.perf_counter()
         order = stream(config.seed, "order", self.updates)
+        rollout = rollout.to(self.device)
         numbers = self.algorithm.learn(rollout, order, f"update {self.updates + 1}")
         self.learner.encoder.observe(rollout.observations.flatten(0, 1))
+        self._synchronise()
         learnt = time.perf_counter()
 
         in_environment = self.actor.environment_seconds - in_environment
@@ -172,9 +202,9 @@ class ReinforcementTrainer(Trainer):
         if self.config.average is None:
             return
         decay = min(self.config.average, self.updates / (10 + self.updates))
-        for mean, weight in zip(self.model.parameters(), self.learner.parameters(), strict=True):
+        for mean, weight in zip(self.model.parameters(), self._agent.parameters(), strict=True):
             mean.lerp_(weight, 1 - decay)
-        for statistic, now in zip(self.model.buffers(), self.learner.buffers(), strict=True):
+        for statistic, now in zip(self.model.buffers(), self._agent.buffers(), strict=True):
             statistic.copy_(now)
 
     def evaluate(self) -> Evaluation:
@@ -242,7 +272,7 @@ class ReinforcementTrainer(Trainer):
 
     def state_dict(self) -> State:
         extras: State = {}
-        if self.model is not self.learner:
+        if self.model is not self._agent:
             extras["learner"] = self.learner.state_dict()
         if self._privileged is not None:
             extras["privileged"] = self._privileged.state_dict()
@@ -264,12 +294,14 @@ class ReinforcementTrainer(Trainer):
 
     def load_state_dict(self, state: State) -> None:
         checkpoint.load_module(self.model, state["model"])
-        if self.model is not self.learner:
-            checkpoint.load_module(self.learner, state["learner"])
+        averaged = self.model is not self._agent
+        if averaged or self.learner is not self._agent:
+            checkpoint.load_module(self.learner, state["learner" if averaged else "model"])
         if self._privileged is not None:
             checkpoint.load_module(self._privileged, state["privileged"], "privileged critic")
         if self.config.normalize_rewards:
             self._reward_scale.load_state_dict(state["reward_scale"])
+        self._synchronise()
         self._reached_at = state.get("reached_at")
         self._past_target = state.get("past_target", False)
         checkpoint.load_optimizer(self.optimizer, state["optimizer"])
@@ -282,6 +314,11 @@ class ReinforcementTrainer(Trainer):
 
     def close(self) -> None:
         self.actor.worlds.close()
+
+
+def _tensors(module: nn.Module) -> Iterator[Tensor]:
+    yield from module.parameters()
+    yield from module.buffers()
 
 
 def stretches(curve: Any, points: int) -> list[float]:

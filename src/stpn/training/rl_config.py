@@ -37,6 +37,7 @@ NOT_FOR_RLLIB = (
     "lr_final", "lr_plasticity", "ent_coef_final", "clip_coef_final", "orthogonal",
     "longest_memory", "normalize_observations", "feature_length", "normalize_rewards",
     "privileged_critic", "auxiliary", "average", "target", "standardize", "shared_baseline",
+    "device",
 )  # fmt: skip
 """Settings of the algorithms here that RLlib's would not follow."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +47,31 @@ class Rollout:
 
     @property
     def values(self) -> Numbers:  # (B, T)
-        return self.heads[..., -1].numpy()
+        return self.heads[..., -1].cpu().numpy()
+
+    @property
+    def device(self) -> torch.device:
+        """Where its tensors are; arrays are NumPy's, as acting made them."""
+        return self.heads.device
+
+    def tensor(self, array: npt.NDArray[Any]) -> Tensor:
+        """An array where the tensors are."""
+        return torch.from_numpy(array).to(self.device)
+
+    def to(self, device: torch.device) -> Rollout:
+        """The same with its tensors on `device`, to learn there; itself if they are."""
+        if device == self.device:
+            return self
+        tensors: dict[str, Any] = {
+            name: value.to(device)
+            for name, value in vars(self).items()
+            if isinstance(value, Tensor)
+        }
+        states = [
+            tuple(rebuilt(layer, (value.to(device) for value in layer)) for layer in state)
+            for state in self.states
+        ]
+        return dataclasses.replace(self, **tensors, states=states)
 
 
 class Actor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from stpn import experiments
+from stpn import devices, experiments
 from stpn._json import json_safe
 from stpn.config import RunConfig, from_dict, trusted
 from stpn.errors import ConfigError, RunError
@@ -55,13 +55,14 @@ def resume(
     *,
     total: int | None = None,
     env: str | None = None,
+    device: str | None = None,
     reporter: Reporter | None = None,
     stop: Stop | None = None,
 ) -> Outcome:
     """Go on with a run; it ends as if it had never been stopped.
 
     `total` gives it a new length, also after it has finished or reached its target score, which
-    then ends it no more. A run in an environment of the form
+    then ends it no more; `device` moves it to another one. A run in an environment of the form
     "module:Name" must be given that name again, as `env`: the module is imported.
     """
     run = Run.open(path)
@@ -70,6 +71,9 @@ def resume(
         config = from_dict({**run.config, config.total_field: total})
     elif run.summary is not None:
         return Outcome(run, finished=True, summary=run.summary)
+    if device is not None:
+        config = dataclasses.replace(config, device=device)
+        config.check()
     with run.lock(), _machine(config) as config, built(config) as trainer:
         loop = Loop(run, trainer, reporter or Reporter(), stop or Stop())
         loop.restore(lengthen=total is not None)
@@ -108,14 +112,23 @@ def restored(path: str | Path, *, env: str | None = None, **settings: Any) -> It
     """The trainer of a run with its network as saved, to look at, measure or use.
 
     `settings` change the configuration (`seed`: other data to measure with); `env` as in `resume`.
+    Without a `device` among them it is the run's, or the CPU where that one is not there.
     """
     run = Run.open(path)
     config = trusted(from_dict({**run.config, **settings}), env, run.path)
+    config = possible_here(config, settings)
     with _machine(config) as config, built(config, plain=True) as trainer:
         with checkpoint.explain_misfit(run.checkpoint, trainer):
             state = checkpoint.read(run.checkpoint)["trainer"]
             trainer.load_state_dict(checkpoint.like(state, trainer.state_dict()))
         yield trainer
+
+
+def possible_here(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
+    """To look at a network its device may be the CPU, unless `settings` ask for another."""
+    if "device" in settings or devices.there(config.device):
+        return config
+    return dataclasses.replace(config, device="cpu")
 
 
 def _refuse_existing(run: Run) -> None:
@@ -186,8 +199,10 @@ def summarise(
 
 @contextmanager
 def _machine(config: RunConfig) -> Iterator[RunConfig]:
-    """Compute as the config says: its threads (or fix the present number), its backend."""
+    """Compute as the config says: its device, its threads (or fix the present ones), its
+    backend."""
     before = torch.get_num_threads()
+    config = dataclasses.replace(config, device=str(devices.find(config.device)))
     if config.threads is None:
         config = dataclasses.replace(config, threads=before)
     with ExitStack() as stack:
@@ -204,7 +219,7 @@ def _machine(config: RunConfig) -> Iterator[RunConfig]:
 @contextmanager
 def built(config: RunConfig, *, plain: bool = False) -> Iterator[Trainer]:
     """A new trainer of that configuration; the caller's random stream is left as it was."""
-    with torch.random.fork_rng(devices=[]):
+    with devices.own_random_stream(devices.find(config.device)):
         torch.manual_seed(config.seed)
         trainer = registry.get(config.task).build_trainer(config, plain=plain)
         try:

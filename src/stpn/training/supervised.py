@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 import torch
 from torch import Tensor, nn
 
+from stpn import devices
 from stpn.config import RunConfig
 from stpn.energy import EnergyMeter
 from stpn.nn.core import RecurrentCore
@@ -56,7 +57,8 @@ class SupervisedTrainer(Trainer, Generic[Config]):
 
     def __init__(self, config: Config, model: SequenceModel) -> None:
         self.config = dataclasses.replace(config, hidden_size=model.core.hidden_size)
-        self.model = model
+        self.device = devices.find(config.device)
+        self.model = model.to(self.device)
         self.network: nn.Module = model
         """What computes; a data-parallel wrapper of `model` may take its place."""
         self.parallel: Parallel | None = None
@@ -83,7 +85,7 @@ class SupervisedTrainer(Trainer, Generic[Config]):
         """The figures of a row."""
 
     def update(self) -> bool:
-        x, target = self.batch()
+        x, target = (part.to(self.device, non_blocking=True) for part in self.batch())
         if self.parallel is None:
             loss = value = self.loss_of(self.network(x), target)
         else:

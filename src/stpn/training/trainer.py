@@ -33,6 +33,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from stpn import devices
 from stpn.config import RunConfig
 
 Row = dict[str, float]
@@ -57,6 +58,8 @@ class Trainer(ABC):
     """As given, with what the trainer had to decide filled in (hidden_size)."""
     model: nn.Module
     """What learns; its parameters are named in diagnoses."""
+    device: torch.device = devices.CPU
+    """Where it learns."""
     done: int
     """Units (epochs, iterations, environment steps) completed."""
     samples: int

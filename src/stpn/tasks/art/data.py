@@ -113,9 +113,12 @@ def solve(text: str) -> str:
 
 def answer(network: Callable[[Tensor], Tensor], text: str) -> str:
     """What a network that reads one-hot sequences (B, T, 37) to logits (B, 37) says to a text."""
+    symbols = encode(text)
+    if isinstance(network, torch.nn.Module):  # wherever it is
+        symbols = symbols.to(next(network.parameters()).device)
     with torch.no_grad():
-        logits = network(one_hot(encode(text)).unsqueeze(0))
-    return decode(logits.argmax(dim=-1))
+        logits = network(one_hot(symbols).unsqueeze(0))
+    return decode(logits.argmax(dim=-1).cpu())
 
 
 def one_hot(symbols: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -33,7 +33,7 @@ class ArtTrainer(SupervisedTrainer[ArtConfig]):
     def __init__(self, config: ArtConfig) -> None:
         super().__init__(config, build_network(config))
         self._updates_per_epoch = -(-config.train_size // config.batch_size)
-        self._one_hot = torch.eye(NUM_SYMBOLS)
+        self._one_hot = torch.eye(NUM_SYMBOLS, device=self.device)
         self._shuffled_epoch: int | None = None
 
     @cached_property
@@ -77,8 +77,8 @@ class ArtTrainer(SupervisedTrainer[ArtConfig]):
         """The order of an epoch depends on seed and epoch alone: nothing to save."""
         generator = stream(self.config.seed, "order", self.done)
         order = torch.randperm(self.config.train_size, generator=generator)
-        self._symbols = self.data.train.symbols[order].int()  # (N, T)
-        self._answers = self.data.train.answers[order]  # (N,)
+        self._symbols = self.data.train.symbols[order].int().to(self.device)  # (N, T)
+        self._answers = self.data.train.answers[order].to(self.device)  # (N,)
         self._shuffled_epoch = self.done
 
     def _code(self, symbols: Tensor) -> Tensor:
@@ -87,8 +87,8 @@ class ArtTrainer(SupervisedTrainer[ArtConfig]):
 
     def _measure(self, split: Split) -> Evaluation:
         """Accuracy over all sequences, the last partial batch included, and power at each step."""
-        symbols = split.symbols.int().split(EVALUATION_BATCH)
-        answers = split.answers.split(EVALUATION_BATCH)
+        symbols = split.symbols.int().to(self.device).split(EVALUATION_BATCH)
+        answers = split.answers.to(self.device).split(EVALUATION_BATCH)
         correct = 0
         with EnergyMeter(self.model.core) as meter, torch.no_grad():
             for x, target in zip(map(self._code, symbols), answers, strict=True):

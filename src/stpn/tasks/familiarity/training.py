@@ -83,7 +83,7 @@ class FamiliarityTrainer(SupervisedTrainer[FamiliarityConfig]):
             config.probability,
             seed=stream(config.seed, *names),
         )
-        return x.unsqueeze(0), labels.unsqueeze(0)
+        return x.unsqueeze(0).to(self.device), labels.unsqueeze(0).to(self.device)
 
     def _measure(self, sequences: Iterable[tuple[Tensor, Tensor]]) -> Evaluation:
         correct = total = 0
