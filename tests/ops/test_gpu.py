@@ -17,6 +17,7 @@ from torch import Tensor
 pytest.importorskip("triton", reason="stpn-torch[gpu] is not installed")
 
 from stpn.ops.gpu import graphs, plan
+from stpn.ops.gpu.launch import in_steps
 
 
 @pytest.mark.slow
@@ -50,6 +51,15 @@ def test_the_regime_is_chosen_by_size() -> None:
     assert on_chip(24, 43, gated=True) == plan.Tile(32, 64, 1, 8)
     assert plan.square(128) is not None
     assert plan.square(129) is None
+
+
+def test_no_step_is_further_away_than_32_bits_can_say() -> None:
+    def time_first(steps: int) -> Tensor:
+        return torch.empty(steps, 2**12, 2**10, device="meta").transpose(0, 1)
+
+    near, far = time_first(511), time_first(513)
+    assert in_steps(near) is near
+    assert in_steps(far).stride() == (513 * 2**10, 2**10, 1)
 
 
 class FakeGraph:

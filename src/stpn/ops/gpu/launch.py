@@ -22,6 +22,14 @@ def in_rows(tensor: Tensor) -> Tensor:
     return functional.pad(tensor, (0, -tensor.shape[-1] % 4)).contiguous()
 
 
+def in_steps(x: Tensor) -> Tensor:
+    """x (B, T, ...) as kernels go through it: columns side by side, and the distance of any step
+    from the first one in 32 bits, as which they compute it. That from one sequence to the next has
+    64."""
+    near = abs(x.stride(1)) * x.shape[1] < 2**31
+    return x if x.stride(-1) == 1 and near else x.contiguous()
+
+
 def contiguous(tensor: Tensor | None) -> Tensor | None:
     return None if tensor is None else tensor.contiguous()
 
@@ -94,7 +102,7 @@ class Sequence:
         self.padded = padded(self.hidden)
         self.every = plan.segment_length(self.steps)
         self.lengths, self.device = lengths, p.device
-        p = p if p.stride(-1) == 1 else p.contiguous()
+        p = in_steps(p)
         self.arguments: dict[str, Any] = {
             "p": p, "p_sb": p.stride(0), "p_st": p.stride(1),
             "h0": h0, "h_sb": h0.stride(0), "h_sk": h0.stride(1),

@@ -19,6 +19,7 @@ from stpn.ops.gpu.launch import (
     check_sequence,
     contiguous,
     in_rows,
+    in_steps,
     inside,
     launch,
     mask,
@@ -80,7 +81,7 @@ class _Call:
         self.padded = padded(self.columns)
         self.every = plan.segment_length(self.steps)
         self.segments = math.ceil(self.steps / self.every)
-        x = x if x.stride(-1) == 1 else x.contiguous()
+        x = in_steps(x)
         power = inputs.power_weight is not None
         self.arguments: dict[str, Any] = {
             "x": x, "x_sb": x.stride(0), "x_st": x.stride(1),
