@@ -32,7 +32,7 @@ def find(name: str | torch.device) -> torch.device:
     try:
         torch.empty(1, device=device).fill_(0.0)
     except Exception as error:  # each backend has errors of its own for this
-        why = (str(error).strip() or repr(error)).splitlines()[0]
+        why = (str(error).strip() or repr(error)).splitlines()[0].partition(". ")[0]
         raise ConfigError(
             f"there is no device {str(device)!r} here ({why}); --device cpu works everywhere, "
             "`stpn doctor` says what this machine has"
