@@ -61,7 +61,7 @@ def _cell(cell: dict[str, Any] | None, task: str) -> str:
     if cell is None:
         return ""
     values = np.array(cell["proficiency"])
-    if len(values) == 1:
+    if len(values) == 1 or values.std() == 0:  # without anything that is drawn
         return f"{values[0]:.1f}"
     return f"{values.mean():.1f} ± {values.std(ddof=1):.1f}"
 
@@ -73,7 +73,7 @@ def draw_study(out: Path) -> Any:
 
     networks = _measured(out)
     tasks = list(dict.fromkeys(content["task"] for content in networks.values()))
-    figure = Figure(figsize=(4.4 * len(tasks) + 1.4, 4.6), layout="constrained")
+    figure = Figure(figsize=(4.2 * len(tasks) + 1.6, 5.2), layout="constrained")
     panels = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
     rows = [fault for fault in FAULTS.values() if fault.name != "none"]
     for axes, task in zip(panels, tasks, strict=True):
@@ -96,7 +96,7 @@ def draw_study(out: Path) -> Any:
         axes.axvline(1.0, color="#767676", linewidth=0.8)
         axes.set(title=task_style(task).short, xlabel="share of proficiency that is left")
         axes.set_yticks(range(len(rows)), [f"{f.text} ({f.sizes[-1]:g})" for f in rows])
-        axes.legend(fontsize="small")
+        axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3)
     panels[0].invert_yaxis()
     return figure
 
