@@ -1,4 +1,4 @@
-"""A trained ART network as JSON, so that the page can run it.
+"""A trained network as JSON, so that a page in the browser can run it.
 
 The page's code (`assets/network.js`) knows three recurrences: rows of plastic synapses with or
 without the gates of an LSTM, modulated plasticity, and fast weights. The first one covers all STPNs
@@ -20,7 +20,7 @@ from stpn.report.verdicts import percent
 from stpn.results import RunResult, kept_run
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from stpn.nn.core import RecurrentCore
     from stpn.nn.fast_weights import FastWeights
@@ -106,10 +106,14 @@ def _take(shelf: Shelf, card: Card) -> Found:
 
 
 def export(model: SequenceModel) -> dict[str, Any]:
-    """A core and its readout as the page reads them."""
+    """A network as the page reads it."""
     from stpn.tasks.art import ALPHABET
 
-    core = model.core
+    return {"symbols": ALPHABET, **export_core(model.core, model.readout)}
+
+
+def export_core(core: RecurrentCore, readout: nn.Linear) -> dict[str, Any]:
+    """A core and what reads it out, for `Network.load` and `Network.advance` in a browser."""
     for option, usual in USUAL.items():
         value = core.configuration.get(option, usual)
         if value != usual:
@@ -119,12 +123,8 @@ def export(model: SequenceModel) -> dict[str, Any]:
     if core.bidirectional:
         raise NotShown("it reads the sequence from both ends, so it has no steps to show")
     return {
-        "symbols": ALPHABET,
         "layers": [_layer(core, size, suffix) for size, suffix in core.layers],
-        "readout": {
-            "weight": _base64(model.readout.weight),
-            "bias": _base64(model.readout.bias),
-        },
+        "readout": {"weight": _base64(readout.weight), "bias": _base64(readout.bias)},
     }
 
 

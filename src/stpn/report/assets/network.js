@@ -1,4 +1,5 @@
-/* A trained network in the browser: the recurrences of the specifications in stpn/ops, step by step.
+/* A trained network in the browser, in the report and on the documentation's page of the maze: the
+ * recurrences of the specifications in stpn/ops, step by step.
  *
  * Notation: I inputs, H hidden units, R rows of synapses (H, or 4H with gates), D columns (inputs,
  * then hidden units). Every matrix is a flat array of rows. Lambda and gamma come expanded to
@@ -55,7 +56,7 @@ const Network = (() => {
     return { g, n };
   }
 
-  /* F after the step; post holds the activation of each row. */
+  /* F after the step; post (R) holds the activation of each row, u (D) what it is associated with. */
   function plasticity(layer, f, post, u, n) {
     const { rows, columns, gamma, lambda, weight, clamp } = layer;
     const pre = Float64Array.from(u);
@@ -183,32 +184,38 @@ const Network = (() => {
     return weights.map((weight) => weight / sum);
   }
 
+  /* What the readout makes of the last layer's h: a score for each of its rows. */
   function readOut(network, h) {
     const { weight, bias } = network.readout;
-    const scores = Array.from(network.symbols, (_, symbol) => {
-      let sum = bias ? bias[symbol] : 0;
-      for (let j = 0; j < h.length; j++) sum += weight[symbol * h.length + j] * h[j];
-      return sum;
-    });
-    return softmax(scores);
+    return weigh(weight, h, bias).sums;
   }
+
+  /* One time step: the states of the layers and an input to what each layer did (which is its next
+   * state, too), the power of all layers together, and the scores of the readout. */
+  function advance(network, states, input) {
+    let x = input;
+    const layers = network.layers.map((layer, k) => {
+      const result = step(layer, states[k], x);
+      x = Array.from(result.h);
+      return result;
+    });
+    const power = layers.reduce((sum, layer) => sum + layer.power, 0);
+    return { layers, power, scores: readOut(network, x) };
+  }
+
+  const start = (network) => network.layers.map(initialState);
 
   /* Read a sequence. For each step: the layers' h and g, the power of all layers together, and the
    * probability of each symbol if the answer were asked for now. */
   function run(network, text) {
-    let states = network.layers.map(initialState);
+    let states = start(network);
     return Array.from(text, (character) => {
       const symbol = network.symbols.indexOf(character);
       if (symbol < 0) throw new RangeError(`not a symbol of the task: "${character}"`);
-      let x = Array.from(network.symbols, (_, i) => (i === symbol ? 1 : 0));
-      const layers = network.layers.map((layer, k) => {
-        const result = step(layer, states[k], x);
-        x = Array.from(result.h);
-        return result;
-      });
+      const x = Array.from(network.symbols, (_, i) => (i === symbol ? 1 : 0));
+      const { layers, power, scores } = advance(network, states, x);
       states = layers;
-      const power = layers.reduce((sum, layer) => sum + layer.power, 0);
-      const probabilities = readOut(network, x);
+      const probabilities = Array.from(softmax(scores));
       const answer = network.symbols[probabilities.indexOf(Math.max(...probabilities))];
       return { symbol: character, layers, power, probabilities, answer };
     });
@@ -225,5 +232,5 @@ const Network = (() => {
     return asked ? asked[1] : null;
   }
 
-  return { load, run, solve };
+  return { load, start, advance, softmax, run, solve };
 })();
