@@ -1,4 +1,4 @@
-"""The figures of `stpn bench` as the README shows them."""
+"""The figures of `stpn bench` as docs/speed.md shows them."""
 
 from __future__ import annotations
 
