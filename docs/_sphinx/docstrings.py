@@ -73,12 +73,13 @@ def _add_others(app: Any, docname: str, source: list[str]) -> None:
     if OTHERS not in source[0]:
         return
     names = undocumented(Path(app.srcdir) / "api")
-    directives = [f".. {_directive(name)}:: stpn.{name}\n   :members:\n" for name in names]
+    directives = [f".. {_directive(name)}:: stpn.{name}\n" for name in names]
     text = "\n".join(["## More", "", "```{eval-rst}", *directives, "```"]) if names else ""
     source[0] = source[0].replace(OTHERS, text)
 
 
 def _directive(name: str) -> str:
+    """The kind of entry; of modules and classes that have no page, the docstring is enough."""
     value = getattr(stpn, name)
     if inspect.ismodule(value):
         return "automodule"
