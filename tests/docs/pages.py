@@ -40,7 +40,8 @@ def blocks(page: str, language: str) -> list[Block]:
 
 
 def prose(page: str) -> str:
-    """A page without its code, of which single backticks stay as a placeholder."""
+    """A page without comments and code, of which single backticks stay as a placeholder."""
     text = (ROOT / page).read_text(encoding="utf-8")
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
     text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     return re.sub(r"`[^`\n]+`", "code", text)
