@@ -43,10 +43,9 @@ def lively(network: nn.Module, factor: float = 2.0) -> nn.Module:
 def test_a_core_in_onnxruntime_over_a_stream(
     name: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
-    """A thousand steps from its own state, in double precision where onnxruntime has it: so
-    the rule tells and not how rounding grows."""
-    dtype = torch.float32 if name in ("lstm", "gru") else torch.float64
-    core, path = stpn.build(name, 5, 6, dtype=dtype, **options), tmp_path / "core.onnx"
+    """A thousand steps from its own state, in double precision: so the rule tells and not how
+    rounding grows."""
+    core, path = stpn.build(name, 5, 6, dtype=torch.float64, **options), tmp_path / "core.onnx"
     entries = exports.onnx(lively(core), path)
     # Fast Weights amplify any difference, as between two backends of torch: step by step then.
     assert exports.largest_difference(core, path, stream=name != "fastweights") < 1e-5
