@@ -20,7 +20,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from stpn import plugins
@@ -54,6 +54,8 @@ class Core:
     description: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     """What the name stands for beside the class; cannot be given again."""
+    variant_of: str = ""
+    """The core that it is with other options: it has its hidden size, and is in no list."""
     stpn: bool = False
     """Whether it has the options of STPNs: norm, clamp, rule, ..."""
 
@@ -151,6 +153,50 @@ _cores: dict[str, Core] = {
 }  # fmt: skip
 
 
+def _variant(of: str, kind: str, title: str, **options: Any) -> Core:
+    base = _cores[of]
+    return replace(
+        base,
+        name=f"{of}-{kind}",
+        title=f"{base.title}, {title}",
+        dashes=(2.0, 1.0),
+        description=f"{base.description}; {title}",
+        options={**base.options, **options},
+        variant_of=of,
+    )
+
+
+# Controls: cores of the list with other options, under names of their own so that their runs and
+# results are kept apart. The paper trained its baselines with normalised weights, too; "public" is
+# what the public code computes where it is not what the paper says.
+_variants = {
+    core.name: core
+    for core in (
+        *(
+            _variant(name, "normalized", "normalised weights", normalize=True)
+            for name in ("lstm", "gru", "rnn", "modplast", "fastweights", "hebbff", "mlp")
+        ),
+        _variant("stpnr", "public", "new h associated", associate="new"),
+        _variant("fastweights", "public", "updated twice a step", decay=0.81, rate=0.95),
+        _variant(
+            "ustpnr", "public", "gamma from 0.001 / H of familiarity", gamma_min=-0.001 / 62,
+            gamma_max=0.001 / 62,
+        ),
+    )
+}  # fmt: skip
+
+
+def base(name: str) -> str:
+    """The core that a variant is one of; of any other its own name."""
+    core = find(name)
+    return core.variant_of or name if core is not None else name
+
+
+def variants() -> list[str]:
+    """Names of the cores of the list with other options, for controls."""
+    return list(_variants)
+
+
 def register_core(
     name: str,
     cls: type[RecurrentCore],
@@ -206,9 +252,9 @@ def names() -> list[str]:
 
 def find(name: str) -> Core | None:
     """The core of that name, if there is one."""
-    if name not in _cores:
+    if name not in _cores and name not in _variants:
         plugins.load()
-    return _cores.get(name)
+    return _cores.get(name) or _variants.get(name)
 
 
 def get(name: object) -> Core:
@@ -245,7 +291,8 @@ class _StpnNames:
     """The names of the STPNs, those registered later included."""
 
     def __contains__(self, name: object) -> bool:
-        return name in list(self)
+        core = find(name) if isinstance(name, str) else None
+        return core is not None and core.stpn
 
     def __iter__(self) -> Iterator[str]:
         return (core.name for core in list(_cores.values()) if core.stpn)

@@ -173,7 +173,7 @@ def default_config(task: str, model: str | None = None, **settings: Any) -> RunC
         settings["preset"] = preset
     values = {
         **entry.settings,
-        **entry.model_settings.get(model, {}),
+        **entry.model_settings.get(cores.base(model), {}),
         **entry.presets.get(preset or "", {}),
     }
     deciding = entry.config.deciding

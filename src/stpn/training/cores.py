@@ -72,8 +72,9 @@ def _fair_size(
     task = experiments.get(config.task)
     if not task.models:
         return DEFAULT_SIZE
-    if config.model in task.hidden_sizes:
-        return task.hidden_sizes[config.model]
+    model = cores.base(config.model)
+    if model in task.hidden_sizes:
+        return task.hidden_sizes[model]
     name, size = next(iter(task.hidden_sizes.items()))
     paper = registry.build(name, input_size, size, device="meta")
     parameters = sum(parameter.numel() for parameter in paper.parameters())

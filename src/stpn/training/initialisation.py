@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from stpn import cores
 from stpn.training.agent import Agent
 from stpn.training.rl_config import AgentConfig
 
@@ -18,7 +19,7 @@ def initialise(agent: Agent, config: AgentConfig) -> None:
     if config.orthogonal:
         orthogonal(agent)
     if config.longest_memory is not None:
-        time_constants(agent.core, config.model, config.longest_memory)
+        time_constants(agent.core, cores.base(config.model), config.longest_memory)
 
 
 @torch.no_grad()

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 
+from stpn import cores
 from stpn.config import MACHINE, MEASUREMENT, STPN_MODELS, RunConfig, require
 from stpn.errors import ConfigError
 from stpn.training import algorithms
@@ -189,7 +190,7 @@ class AgentConfig(RunConfig):
     def _check_memory(self) -> None:
         if self.longest_memory is not None:
             require(self.longest_memory > 1, "longest_memory", "> 1", self.longest_memory)
-            if self.model not in (*STPN_MODELS, "lstm", "gru"):
+            if cores.base(self.model) not in (*STPN_MODELS, "lstm", "gru"):
                 raise ConfigError(
                     f"longest_memory needs an STPN, LSTM or GRU: {self.model!r} has no time "
                     "constants"

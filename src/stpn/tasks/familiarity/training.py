@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from stpn import cores
 from stpn.config import STPN_MODELS
 from stpn.energy import EnergyMeter
 from stpn.tasks.familiarity import FamiliarityConfig, data
@@ -18,7 +19,7 @@ from stpn.training.trainer import Evaluation, stream
 
 def build_network(config: FamiliarityConfig) -> SequenceModel:
     options = {}
-    if config.model == "hebbff":
+    if cores.base(config.model) == "hebbff":
         options = {"constraint": "clipped", "init": "familiarity"}
     core = build_core(config, config.input_size, output_size=1, **options)
     model = SequenceModel(core, 1, last_only=False)
