@@ -119,7 +119,7 @@ def test_figures_of_this_repository_are_up_to_date(report: Report) -> None:
     figures = ROOT / "docs/figures"
     expected = {plot.stem: description(plot) for plot in report.plots if plot.panels}
     expected |= {picture.stem: picture.caption for picture in report.pictures}
-    assert {path.stem for path in figures.glob("*.svg")} == set(expected)
+    assert {path.stem for path in figures.glob("figure*.svg")} == set(expected)
     for stem, words in expected.items():
         text = (figures / f"{stem}.svg").read_text()
         assert words.replace("&", "&amp;").replace("<", "&lt;") in text, stem
