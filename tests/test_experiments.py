@@ -138,7 +138,8 @@ def test_the_reading_side_needs_no_torch(module):
 def test_whether_a_setting_matters_stands_at_its_field():
     run = experiments.default_config("maze", threads=1)
     assert run.incidental(IDENTITY) == {"task", "model", "seed"}
-    assert run.incidental(MACHINE) == {"threads", "backend", "checkpoint_seconds", "env_runners"}
+    machine = {"threads", "backend", "device", "checkpoint_seconds", "env_runners"}
+    assert run.incidental(MACHINE) == machine
     assert run.incidental(MEASUREMENT) == {"eval_every", "eval_episodes"}
     other = {**run.to_dict(), "threads": 2, "backend": "reference", "iterations": 9}
     assert run.contradiction(other) is None
