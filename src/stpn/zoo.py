@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from stpn.training.trainer import Evaluation, Trainer
 
 SHELF = Path(__file__).parent / "data" / "networks"
-LARGEST = 200_000
+LARGEST = 2_500_000
 """Bytes of the largest network that is worth carrying in every install."""
 
 

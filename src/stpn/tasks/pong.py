@@ -176,7 +176,7 @@ TUNED = {
     "algo": "ppo",
     "num_envs": 16,
     "num_steps": 128,
-    "steps": 1_000_000,
+    "steps": 3_000_000,
     "lr": 5e-4,
     "lr_decay": None,
     "lr_final": 0.0,
