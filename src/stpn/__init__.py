@@ -105,6 +105,7 @@ _SUBMODULES = (
     "analog",
     "energy",
     "exports",
+    "hub",
     "nn",
     "ops",
     "results",

@@ -40,6 +40,7 @@ Status = Literal["finished", "running", "stopped", "new"]
 
 LOCK_ATTEMPTS = 5  # a reader that asks whether a run is in use holds its lock for microseconds
 MOST_METRICS = 2**30  # bytes
+PUBLISHED = "model.safetensors"  # beside a config.json: no run, but a network (`stpn.hub`)
 _NAME = re.compile(r"\w[\w.+-]{0,199}")
 
 
@@ -57,6 +58,11 @@ def place(task: str, model: str, seed: int, env: str = "") -> Path:
 
 def checked_config(content: object, path: Path) -> dict[str, Any]:
     """The configuration of a run, as far as every run has one; RunError if it is not."""
+    if isinstance(content, dict) and "library_name" in content:
+        raise RunError(
+            f"{path} describes a network for a model hub, whose {PUBLISHED} is not there; download "
+            "or export it again"
+        )
     needed = {"task": str, "model": str, "seed": int}
     if not isinstance(content, dict) or not all(
         fits(content.get(name), hint) for name, hint in needed.items()
@@ -103,7 +109,7 @@ class Run:
     def open(cls, path: str | Path) -> Run:
         """An existing run; its configuration is read here, so a wrong path fails at once."""
         run = cls(path)
-        if not run.exists:
+        if not run.exists or is_published(path):
             raise RunError(_not_a_run(run.path))
         _ = run.config
         return run
@@ -286,7 +292,13 @@ def find(root: str | Path) -> Iterator[Run]:
         names.sort()
         if "config.json" in files:
             names.clear()
-            yield Run(directory)
+            if PUBLISHED not in files:
+                yield Run(directory)
+
+
+def is_published(path: str | Path) -> bool:
+    """Whether this is the directory of a network for a model hub, which has a config.json too."""
+    return (Path(path) / PUBLISHED).exists()
 
 
 def _not_a_run(path: Path) -> str:
@@ -295,6 +307,8 @@ def _not_a_run(path: Path) -> str:
         return f"{path} is a file, not the directory of a run; `stpn report` reads exported results"
     if not path.is_dir():
         return f"{path} does not exist; `stpn list --runs DIRECTORY` shows the runs that do"
+    if is_published(path):
+        return f"{path} is a network without its run; `stpn.load`, `stpn show` and `eval` take it"
     below = [str(run.path) for run in find(path)]
     if not below:
         return f"{path} is not a run: it holds no config.json"

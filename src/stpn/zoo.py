@@ -7,6 +7,9 @@
 A network is two files: NAME.safetensors with its weights by their usual names, and NAME.json, the
 card: task, model, seed, figures, the command that trained it, versions and commit. `ship` makes
 both from a run (`stpn export RUNS --networks DIRECTORY`). Reading cards needs no torch.
+
+A directory with the same two files as config.json and model.safetensors is a published network
+(`stpn.hub` writes it); `load` reads it, and all that takes a run or the name of a network does.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from stpn._typed import build
 from stpn.config import RunConfig, from_dict, trusted
 from stpn.errors import CheckpointError, ConfigError, RunError, unknown
 from stpn.results import RunResult, rounded
-from stpn.runs import Run
+from stpn.runs import PUBLISHED, Run, is_published
 from stpn.summary import RENAMED
 from stpn.tasks import registry
 
@@ -65,6 +68,12 @@ class Card:
     commit: str | None
     config: dict[str, Any]  # settings of the run
     sha256: str  # of the weights
+
+    def __post_init__(self) -> None:
+        if self.done < 0 or self.paper_length < 0:
+            raise ValueError("a length in it is negative")
+        if any(len(numbers) != 2 for numbers in (self.paper or {}).values()):
+            raise ValueError("'paper' must hold a mean and a deviation for each number")
 
     def __str__(self) -> str:
         theirs = self.paper or {}
@@ -114,12 +123,7 @@ class Shelf:
         if name not in (known := self.names()):
             raise ConfigError(unknown("network", name, dict.fromkeys(known)))
         path = self.directory / f"{name}.json"
-        content = read_object(path, remedy="install the package again")
-        content = {RENAMED.get(name, name): value for name, value in content.items()}
-        try:
-            card = build(Card, content)
-        except ValueError as error:
-            raise CheckpointError(f"{path} is damaged or of another version: {error}") from error
+        card = _card(read_object(path, remedy="install the package again"), path)
         config = registry.get(card.task).config.migrated(card.config)
         if config != card.config:  # the names of an earlier version
             card = replace(card, config=config, command=command(from_dict(config)))
@@ -136,32 +140,131 @@ class Shelf:
         with self.restored(name, **settings) as trainer:
             return trainer, trainer.evaluate()
 
-    @contextmanager
-    def restored(self, name: str, *, env: str | None = None, **settings: Any) -> Iterator[Trainer]:
+    def restored(
+        self, name: str, *, env: str | None = None, **settings: Any
+    ) -> AbstractContextManager[Trainer]:
         """The trainer of a network's run with its trained weights, to look at, measure or use."""
-        from stpn.training import checkpoint, session
-
         config = trusted(from_dict({**self.card(name).config, **settings}), env, name)
-        config = session.possible_here(config, settings)
-        with session.built(config, plain=True) as trainer:
-            checkpoint.load_module(trainer.model, self._weights(name))
-            yield trainer
+        return _restored(config, self._weights(name), settings)
+
+    def content(self, name: str) -> bytes:
+        """The file of its weights, if it is the one that the card describes."""
+        return _content(self.directory / f"{name}.safetensors", self.card(name))
 
     def _weights(self, name: str) -> dict[str, Tensor]:
-        from safetensors import SafetensorError
-        from safetensors.torch import load
-
-        path = self.directory / f"{name}.safetensors"
-        content = read_file(path, most=half_of_memory())
-        if hashlib.sha256(content).hexdigest() != self.card(name).sha256:
-            raise CheckpointError(f"{path} is damaged: it is not the file that its card describes")
-        try:
-            return load(content)
-        except SafetensorError as error:
-            raise CheckpointError(f"{path} is not a safetensors file: {error}") from error
+        return _tensors(self.content(name), self.directory / f"{name}.safetensors")
 
 
 pretrained = Shelf()
+
+
+class Published:
+    """A directory with a network as model hubs have it: its card in config.json, weights in
+    model.safetensors. It may come from anywhere: nothing in it is executed, and what is wrong with
+    it is one sentence.
+    """
+
+    LIBRARY = "stpn"
+    FORMAT = 1
+    """Raised when an old directory can no longer be read as a new one."""
+    REMEDY = "download or export it again"
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+        self.config = self.directory / "config.json"
+        self.weights = self.directory / PUBLISHED
+
+    @property
+    def card(self) -> Card:
+        content = read_object(self.config, remedy=self.REMEDY)
+        if content.pop("library_name", None) != self.LIBRARY:
+            raise CheckpointError(
+                f"{self.config} is not of a network of {self.LIBRARY}: it does not name it as its "
+                "library_name"
+            )
+        if (found := content.pop("format", None)) != self.FORMAT:
+            raise CheckpointError(
+                f"{self.config} has format {found!r:.20}, this version of stpn reads {self.FORMAT}"
+            )
+        card = _card(content, self.config)
+        try:
+            config = from_dict(card.config)
+        except ConfigError as error:
+            raise CheckpointError(f"{self.config}: {error}") from error
+        for name in ("task", "model", "seed"):
+            if getattr(config, name) != getattr(card, name):
+                raise CheckpointError(
+                    f"{self.config} is damaged: its {name} is {getattr(card, name)!r}, and that of "
+                    f"its settings {getattr(config, name)!r}; {self.REMEDY}"
+                )
+        # not the command that is written there, which people will copy into a shell
+        settings = registry.get(card.task).config.migrated(card.config)
+        return replace(card, config=settings, command=command(config))
+
+    def content(self) -> bytes:
+        """The file of its weights, if it is the one that the card describes."""
+        return _content(self.weights, self.card)
+
+    def load(self, *, env: str | None = None, device: str | torch.device = "cpu") -> nn.Module:
+        from stpn.training import checkpoint
+
+        config = trusted(from_dict(self.card.config), env, self.directory)
+        with checkpoint.explain_misfit(self.weights, config.task, self.REMEDY):
+            return _network(config, self._tensors(), device)
+
+    def restored(
+        self, *, env: str | None = None, **settings: Any
+    ) -> AbstractContextManager[Trainer]:
+        """As `Shelf.restored`."""
+        config = trusted(from_dict({**self.card.config, **settings}), env, self.directory)
+        return _restored(config, self._tensors(), settings)
+
+    def write(self, card: Card, content: bytes) -> None:
+        with explain_os_errors(f"create {self.directory}"):
+            self.directory.mkdir(parents=True, exist_ok=True)
+        mark = {"library_name": self.LIBRARY, "format": self.FORMAT}
+        write_atomic(self.weights, content)
+        write_json(self.config, {**mark, **dataclasses.asdict(card)})
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return _tensors(self.content(), self.weights)
+
+
+def _card(content: dict[str, Any], path: Path) -> Card:
+    content = {RENAMED.get(name, name): value for name, value in content.items()}
+    try:
+        return build(Card, content)
+    except ValueError as error:
+        raise CheckpointError(f"{path} is damaged or of another version: {error}") from error
+
+
+def _content(path: Path, card: Card) -> bytes:
+    content = read_file(path, most=half_of_memory())
+    if hashlib.sha256(content).hexdigest() != card.sha256:
+        raise CheckpointError(f"{path} is damaged: it is not the file that its card describes")
+    return content
+
+
+def _tensors(content: bytes, path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        return load(content)
+    except SafetensorError as error:
+        raise CheckpointError(f"{path} is not a safetensors file: {error}") from error
+
+
+@contextmanager
+def _restored(
+    config: RunConfig, weights: dict[str, Tensor], settings: dict[str, Any]
+) -> Iterator[Trainer]:
+    from stpn.training import checkpoint, session
+
+    config = session.possible_here(config, settings)
+    with session.built(config, plain=True) as trainer:
+        checkpoint.load_module(trainer.model, weights)
+        yield trainer
 
 
 def is_shipped(source: str | Path) -> bool:
@@ -178,15 +281,23 @@ def is_shipped(source: str | Path) -> bool:
     return True
 
 
+def card_of(source: str | Path) -> Card | None:
+    """The card of a network of the package, or of a published one; of a run None."""
+    if is_shipped(source):
+        return pretrained.card(str(source))
+    return Published(source).card if is_published(source) else None
+
+
 def settings_of(source: str | Path) -> dict[str, Any]:
-    """The configuration of a run, or of the run that a network of the package comes from."""
-    return pretrained.card(str(source)).config if is_shipped(source) else Run.open(source).config
+    """The configuration of a run, or of the run that a network comes from."""
+    card = card_of(source)
+    return Run.open(source).config if card is None else card.config
 
 
 def opened(
     source: str | Path, *, env: str | None = None, **settings: Any
 ) -> AbstractContextManager[Trainer]:
-    """The trainer of a run, or of a network of the package, with the network as it was trained.
+    """The trainer of a run, or of a network with a card, with the network as it was trained.
 
     `env` and `settings` as in `stpn.training.session.restored`.
     """
@@ -194,6 +305,8 @@ def opened(
 
     if is_shipped(source):
         return pretrained.restored(str(source), env=env, **settings)
+    if is_published(source):
+        return Published(source).restored(env=env, **settings)
     return session.restored(source, env=env, **settings)
 
 
@@ -205,10 +318,13 @@ def load(
 
         network = stpn.load("runs/art/stpnr/seed0")
 
-    A run in an environment "module:Name" imports that module: repeat the name as `env`.
+    Or the directory of a network that `stpn export-hub` wrote, downloaded or your own. A run in an
+    environment "module:Name" imports that module: repeat the name as `env`.
     """
     from stpn.training import checkpoint
 
+    if is_published(run):
+        return Published(run).load(env=env, device=device)
     found = Run.open(run)
     config = trusted(from_dict(found.config), env, found.path)
     with checkpoint.explain_misfit(found.checkpoint, registry.get(config.task)):
@@ -216,7 +332,7 @@ def load(
 
 
 def network(source: str | Path) -> nn.Module:
-    """The network of a run, or one of the package."""
+    """The network of a run, a published one, or one of the package."""
     return pretrained(str(source)) if is_shipped(source) else load(source)
 
 
@@ -258,22 +374,19 @@ def best(results: Iterable[RunResult]) -> list[tuple[RunResult, int]]:
     ]
 
 
-def ship(run: Run, of: int, directory: Path) -> Card:
-    """Write the network of a finished run, the best of `of`, with its card into `directory`."""
+def described(run: Run, name: str, chosen: str) -> tuple[Card, bytes]:
+    """The card of a finished run's network under that name, and the file of its weights."""
     from safetensors.torch import save
 
     from stpn.training import checkpoint
 
     summary = run.summary
-    assert summary is not None, "only finished runs are shipped"
+    if summary is None or summary.proficiency is None or summary.power is None:
+        why = "has not finished" if summary is None else "could not be measured"
+        raise RunError(f"{run.path} {why}: a card needs its figures; `stpn resume {run.path}`")
     config = from_dict(run.config)
     weights = checkpoint.weights(run.checkpoint)
     content = save({name: tensor.contiguous() for name, tensor in weights.items()})
-    name = f"{config.task}-{config.model}"
-    if len(content) > LARGEST:
-        raise TooLarge(
-            f"{name} has {len(content):,} bytes, more than the {LARGEST:,} of a shipped network"
-        )
     card = Card(
         name=name,
         task=config.task,
@@ -287,7 +400,7 @@ def ship(run: Run, of: int, directory: Path) -> Card:
         done=summary.done,
         paper_length=summary.paper_length,
         unit=summary.unit,
-        chosen=_chosen(summary.metric, of),
+        chosen=chosen,
         command=command(config),
         paper=summary.paper,
         versions=summary.versions,
@@ -295,6 +408,18 @@ def ship(run: Run, of: int, directory: Path) -> Card:
         config=run.config,
         sha256=hashlib.sha256(content).hexdigest(),
     )
+    return card, content
+
+
+def ship(run: Run, of: int, directory: Path) -> Card:
+    """Write the network of a finished run, the best of `of`, with its card into `directory`."""
+    name = f"{run.config['task']}-{run.config['model']}"
+    metric = experiments.get(run.config["task"]).metric
+    card, content = described(run, name, _chosen(metric, of))
+    if len(content) > LARGEST:
+        raise TooLarge(
+            f"{name} has {len(content):,} bytes, more than the {LARGEST:,} of a shipped network"
+        )
     with explain_os_errors(f"create {directory}"):
         directory.mkdir(parents=True, exist_ok=True)
     write_atomic(directory / f"{name}.safetensors", content)

@@ -40,6 +40,7 @@ COMMANDS = {
     ),
     "export": ("stpn.cli.export", "runs as small result files"),
     "export-onnx": ("stpn.cli.export_onnx", "one step of a trained network as an ONNX file"),
+    "export-hub": ("stpn.cli.export_hub", "trained networks with cards, for a model hub"),
     "report": ("stpn.cli.report", "the paper's tables and figures from runs, ours beside theirs"),
     "figure": ("stpn.cli.figure", "synapses or learnt rates of one network"),
     "doctor": ("stpn.cli.doctor", "what this machine has, what runs where, whether it is right"),

@@ -20,6 +20,7 @@ from stpn.summary import RunSummary
 
 if TYPE_CHECKING:
     from stpn.training.trainer import Trainer
+    from stpn.zoo import Card
 
 
 @dataclass(frozen=True)
@@ -51,38 +52,37 @@ class Evaluate:
 def run(arguments: list[str]) -> int:
     options = tyro.cli(Evaluate, args=arguments, prog="stpn eval")
     from stpn.cli._results import print_numbers, print_summary
-    from stpn.zoo import is_shipped, pretrained
+    from stpn.zoo import card_of
 
-    shipped = is_shipped(options.run)
-    summary, title = _measure(options, shipped)
+    card = card_of(options.run)
+    summary, title = _measure(options, card)
     if options.json:
         print(json.dumps(summary.to_dict(), allow_nan=False))
-    elif shipped:
+    elif card is not None:
         print_numbers(summary, title)
-        print(pretrained.card(str(options.run)))
+        print(card)
     else:
         print_summary(summary, options.run, title)
     return 0
 
 
-def _measure(options: Evaluate, shipped: bool) -> tuple[RunSummary, str]:
+def _measure(options: Evaluate, card: Card | None) -> tuple[RunSummary, str]:
     """The summary of this measurement, and which run it is of."""
     from stpn.config import from_dict
     from stpn.runs import Run
     from stpn.training import session
-    from stpn.zoo import opened, pretrained, settings_of
+    from stpn.zoo import opened, settings_of
 
     saved = settings_of(options.run)
     with opened(options.run, env=options.env, **_changes(options, saved)) as trainer:
         with _shown(trainer, quiet=options.json), _on_devices(trainer, options):
             figures = trainer.evaluate()
-        rows = [] if shipped else Run.open(options.run).metrics()
+        rows = Run.open(options.run).metrics() if card is None else []
         seconds = rows[-1].get("seconds") if rows else None
         summary = session.summarise(trainer, figures, seconds=seconds)
         title = trainer.config.title
-    if shipped:
-        done = pretrained.card(str(options.run)).done
-        summary = dataclasses.replace(summary, done=done, finished=True)
+    if card is not None:
+        summary = dataclasses.replace(summary, done=card.done, finished=True)
     if options.seed is not None:
         extras = {**summary.extras, "measured_with_seed": options.seed}
         summary = dataclasses.replace(summary, seed=saved["seed"], extras=extras)

@@ -14,7 +14,7 @@ from stpn.cli._results import print_numbers
 from stpn.results import result_of, thin
 from stpn.runs import Run
 from stpn.summary import RunSummary
-from stpn.zoo import is_shipped, pretrained
+from stpn.zoo import card_of
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,7 @@ class Show:
 
 def run(arguments: list[str]) -> int:
     options = tyro.cli(Show, args=arguments, prog="stpn show")
-    if is_shipped(options.run):
-        card = pretrained.card(str(options.run))
+    if (card := card_of(options.run)) is not None:
         print(json.dumps(asdict(card)) if options.json else card)
         return 0
     found = Run.open(options.run)

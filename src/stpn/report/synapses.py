@@ -18,7 +18,7 @@ from stpn.errors import ConfigError, StpnError
 from stpn.report.figures import TEXT_WIDTH, new_figure, paper_style
 from stpn.report.statistics import Array
 from stpn.report.style import model_style
-from stpn.zoo import is_shipped, network, settings_of
+from stpn.zoo import card_of, is_shipped, network, settings_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -220,7 +220,8 @@ def describe(source: str | Path, what: str) -> str:
     """Caption of a figure of one network."""
     config = settings_of(source)
     name = model_style(str(config["model"])).name
-    origin = "Network of the package" if is_shipped(source) else "Run"
+    origin = "Run" if card_of(source) is None else "Network"
+    origin = "Network of the package" if is_shipped(source) else origin
     return f"{what} {name} on {config['task']}, seed {config['seed']}. {origin}: {source}."
 
 

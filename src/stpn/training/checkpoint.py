@@ -137,7 +137,7 @@ def _decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 @contextmanager
-def explain_misfit(path: Path, taker: object) -> Iterator[None]:
+def explain_misfit(path: Path, taker: object, remedy: str = REMEDY) -> Iterator[None]:
     """Around what takes a checkpoint up: a whole one may still be of something else, in any way."""
     try:
         yield
@@ -145,7 +145,7 @@ def explain_misfit(path: Path, taker: object) -> Iterator[None]:
         raise
     except Exception as error:
         what = taker if isinstance(taker, str) else type(taker).__name__
-        raise CheckpointError(f"{path} does not fit {what}: {error!r}; {REMEDY}") from error
+        raise CheckpointError(f"{path} does not fit {what}: {error!r}; {remedy}") from error
 
 
 def load_module(module: torch.nn.Module, state: Mapping[str, Tensor], what: str = "model") -> None:
