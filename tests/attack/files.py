@@ -1,9 +1,9 @@
 """Damaged files: whatever lies in a directory of runs, its readers say so in a sentence or go on.
 
-A case is a small tree (a finished run, a stopped one, an exported result, a network with its card),
-one file of which is damaged: bytes changed, cut, doubled; JSON that stays JSON but means something
-else, with the checksum put right; or something that is no file at all. Then everything that reads
-such a tree does. What it raises must be an `StpnError`.
+A case is a small tree (a finished run, a stopped one, an exported result, a network with its card,
+a published one), one file of which is damaged: bytes changed, cut, doubled; JSON that stays JSON
+but means something else, with the checksum put right; or something that is no file at all. Then
+everything that reads such a tree does. What it raises must be an `StpnError`.
 """
 
 from __future__ import annotations
@@ -116,6 +116,13 @@ def _network(root: Path) -> bool:
     return False
 
 
+def _published(root: Path) -> bool:
+    import stpn
+
+    stpn.load(root / "hub" / "art-stpnr-seed0")
+    return False
+
+
 READERS: dict[str, Callable[[Path], bool]] = {
     "load_results": _load,
     "list": _command("list", "--runs", "ROOT"),
@@ -127,6 +134,9 @@ READERS: dict[str, Callable[[Path], bool]] = {
     "export": _command("export", "ROOT/runs", "ROOT/../out", "--checkpoints", "--unfinished"),
     "resume": _resume,
     "pretrained": _network,
+    "load published": _published,
+    "show published": _command("show", "ROOT/hub/art-stpnr-seed0"),
+    "eval published": _command("eval", "ROOT/hub/art-stpnr-seed0"),
 }
 
 
@@ -137,7 +147,8 @@ def _damage(random: Random, path: Path) -> str:
     if path.suffix == ".safetensors":
         kinds += [_tree, _bytes]
     how = random.choice(kinds)(random, path)
-    card = path.with_suffix(".json")
+    published = path.name == "model.safetensors"
+    card = path.with_name("config.json") if published else path.with_suffix(".json")
     small = path.is_file() and path.stat().st_size < 2**20
     if card != path and card.is_file() and small and random.random() < 0.7:
         content = json.loads(card.read_text())
@@ -245,7 +256,7 @@ def _no_file(random: Random, path: Path) -> str:
 @functools.cache
 def _template() -> Path:
     """Made once in each process; nothing in it depends on chance."""
-    from stpn import experiments, results, zoo
+    from stpn import experiments, hub, results, zoo
     from stpn.runs import Run
     from stpn.summary import Row
     from stpn.training import loop, session
@@ -272,4 +283,5 @@ def _template() -> Path:
     finished = Run(root / "runs" / "finished")
     results.export(finished, root / "results")
     zoo.ship(finished, 1, root / "networks")
+    hub.publish(finished.path, root / "hub")
     return root
