@@ -1,5 +1,6 @@
 """Networks for a model hub: written, read back bit for bit, and refused if something is wrong."""
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -78,6 +79,20 @@ class TestWritten:
         assert json.loads(capsys.readouterr().out)["proficiency"] == card.proficiency
         assert main(["show", str(directory)]) == 0
         assert capsys.readouterr().out == f"{card}\n"
+
+    def test_what_was_written_is_compared_with_the_network(self, tmp_path, monkeypatch):
+        """Also where the directory that is made has the name of the network."""
+
+        def write(self, card, content):
+            other = zoo.pretrained.content("art-stpnr").replace(content[-4:], b"\0\0\0\0")
+            digest = hashlib.sha256(other).hexdigest()
+            usual(self, dataclasses.replace(card, sha256=digest), other)
+
+        usual = zoo.Published.write
+        monkeypatch.setattr(zoo.Published, "write", write)
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(CheckpointError, match="is not that of the network"):
+            hub.publish("art-stpnr", ".")
 
     def test_the_license_of_a_run_is_not_ours_to_say(self, run, tmp_path):
         readme = (hub.publish(run, tmp_path) / "README.md").read_text()

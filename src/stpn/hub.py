@@ -14,12 +14,15 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stpn import cores, experiments, paper, zoo
 from stpn._files import write_atomic
-from stpn.config import from_dict, trusted
 from stpn.errors import CheckpointError, ConfigError, RunError, StpnError
 from stpn.runs import Run, is_published, place_of
+
+if TYPE_CHECKING:
+    from torch import nn
 
 OURS = "mit"  # the license of the package, and of the networks in it
 METRICS = {"test_accuracy": "accuracy", "accuracy": "accuracy", "reward": "mean_reward"}
@@ -43,12 +46,11 @@ def publish(
         raise ConfigError(f"license must be an identifier such as mit or cc-by-4.0: {license!r}")
     if zoo.is_shipped(source):
         card, content = zoo.pretrained.card(str(source)), zoo.pretrained.content(str(source))
-        license = OURS
+        network, license = zoo.pretrained(str(source)), OURS
     elif is_published(source):
         raise RunError(f"{source} is such a directory already")
     else:
-        run = Run.open(source)
-        trusted(from_dict(run.config), env, run.path)
+        run, network = Run.open(source), zoo.load(source, env=env)
         name = "-".join(place_of(run.config).parts)
         card, content = zoo.described(run, name, "the run that was exported")
     made = zoo.Published(Path(root) / card.name)
@@ -59,7 +61,7 @@ def publish(
         )
     made.write(card, content)
     write_atomic(made.directory / "README.md", model_card(card, license=license).encode())
-    _read_again(made, source, env)
+    _read_again(made, network, env)
     return made.directory
 
 
@@ -70,17 +72,15 @@ def _is_of(made: zoo.Published, card: zoo.Card) -> bool:
         return False
 
 
-def _read_again(made: zoo.Published, source: str | Path, env: str | None) -> None:
+def _read_again(made: zoo.Published, network: nn.Module, env: str | None) -> None:
     """CheckpointError unless it gives the network that it was made of."""
     import torch
 
-    shipped = zoo.is_shipped(source)
-    expected = zoo.pretrained(str(source)) if shipped else zoo.load(source, env=env)
     found = made.load(env=env).state_dict()
-    for name, value in expected.state_dict().items():
+    for name, value in network.state_dict().items():
         ours, theirs = (tensor.reshape(-1).view(torch.uint8) for tensor in (found[name], value))
         if not torch.equal(ours, theirs):
-            raise CheckpointError(f"{made.directory}: {name} is not what it is in {source}")
+            raise CheckpointError(f"{made.directory}: {name} is not that of the network; try again")
 
 
 def model_card(card: zoo.Card, *, license: str | None = None) -> str:
