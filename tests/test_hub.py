@@ -151,6 +151,15 @@ class TestModelCard:
         ours = stpn.pretrained.card(name)
         assert figures == [ours.proficiency, ours.power]
 
+    def test_an_environment_of_a_module_is_named(self):
+        config = default_config("gym", "stpnr", env="games:Chess-v0").to_dict()
+        card = dataclasses.replace(
+            stpn.pretrained.card("maze-stpnr"), name="chess", task="gym", paper=None, config=config
+        )
+        readme = hub.model_card(card)
+        assert 'stpn.load("chess", env="games:Chess-v0")' in readme
+        assert "| | this network |\n" in readme
+
     @pytest.mark.parametrize("name", ["art-stpnr", "maze-stpnr"])
     def test_its_code_runs(self, name, tmp_path, monkeypatch):
         readme = (hub.publish(name, tmp_path) / "README.md").read_text()

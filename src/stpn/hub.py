@@ -192,7 +192,9 @@ def _about_figures(card: zoo.Card) -> str:
 
 
 def _loading(card: zoo.Card) -> str:
-    load = f'network = stpn.load("{card.name}")  # this directory, downloaded'
+    # an environment of a module is imported, which the reader must ask for
+    env = f', env="{_dataset(card)}"' if ":" in _dataset(card) else ""
+    load = f'network = stpn.load("{card.name}"{env})  # this directory, downloaded'
     if card.metric == "reward":
         lines = [
             "import stpn",
