@@ -144,7 +144,7 @@ def _malformed(random: Random, name: str, arguments: Arguments) -> tuple[str, An
         return "value", random.choice(WRONG_OPTIONS[name]), True
     if name == "recurrent":
         return "value", not value, True
-    if name == "save":
+    if name in ("save", "associate_new"):
         return "value", not value, False
     if name == "needs":
         size = random.choice([0, len(value) - 1, len(value) + 1])
