@@ -152,7 +152,7 @@ class TestOfThePackage:
             return
         pytest.importorskip("gymnasium")
         if card.task == "pong":
-            pytest.skip("a game takes minutes: stpn eval pong-stpnr")
+            pytest.skip("its games take minutes where cores are busy: stpn eval pong-stpnr")
         # episodes of the pendulum have a thousand steps
         episodes = min(card.config["final_episodes"], 20 if card.task == "pendulum" else 512)
         _, figures = stpn.pretrained.measure(name, final_episodes=episodes)
