@@ -131,9 +131,11 @@ def test_a_network_is_that_of_the_environment(task: str) -> None:
 
 def test_old_runs_have_what_they_had() -> None:
     """A setting that is younger than a run has its class's default there, not the task's."""
-    path = Path(__file__).parents[2] / "results/pong/stpnr/seed0.json"
+    path = Path(__file__).parents[2] / "results/pendulum/stpnf/seed0.json"
     saved = json.loads(path.read_bytes())["config"]
     config: Any = from_dict(saved)
     saved = type(config).migrated(saved)
     assert {name: config.to_dict()[name] for name in saved} == saved
-    assert config.three_actions is False
+    assert "lr_final" not in saved
+    assert config.lr_final is None
+    assert experiments.default_config("pendulum", "stpnf").lr_final == 0.0
