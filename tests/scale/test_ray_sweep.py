@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import pytest
 import torch
@@ -96,7 +97,11 @@ def test_a_node_that_dies_hands_its_run_to_another(ray, cluster, tmp_path, undis
         if event.kind == "row" and event.content["step"] == 1 and not removed:
             (victim,) = (node for node in nodes if node.node_id == started(events)[0]["node"])
             removed.append(victim)
+            # A machine dies at once; here its worker could finish the run while Ray is being killed.
+            os.kill(started(events)[0]["process"], signal.SIGSTOP)
             cluster.remove_node(victim, allow_graceful=False)
+            with suppress(ProcessLookupError):
+                os.kill(started(events)[0]["process"], signal.SIGKILL)
 
     executor = RayExecutor(ray, cpus=3)
     (result,) = executor.execute(plan([config(**LONGER)], tmp_path), kill_the_node)
@@ -119,11 +124,12 @@ def test_ctrl_c_saves_and_a_lost_driver_loses_nothing_that_was_saved(
     command = [sys.executable, "-m", "stpn", "sweep", "art", "--models", "stpnr", "--seeds", "1"]
     command += ["--out", str(tmp_path), "--json", "--ray", "--address", cluster.address]
     command += [*flags, "--checkpoint-seconds", "0"]
-    driver = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    process = next(e["process"] for e in lines(driver) if e["event"] == "started")
-    next(event for event in lines(driver) if event["event"] == "row")
-    driver.kill()
-    driver.communicate()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as driver:
+        try:
+            process = next(e["process"] for e in lines(driver) if e["event"] == "started")
+            next(event for event in lines(driver) if event["event"] == "row")
+        finally:
+            driver.kill()
     wait_until(lambda: not exists(process))  # a driver's death is the death of its workers
 
     events = []

@@ -85,6 +85,9 @@ def connected(address: str | None = None, *, cpus: int | None = None) -> Iterato
         ray.init(address, **settings)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise ClusterError(f"cannot join a Ray cluster at {address!r}: {error}") from error
+    # Even so, Ray prints deaths of nodes on standard output, between the lines of --json. We report
+    # them ourselves, as lost runs.
+    ray._private.worker._worker_logs_enabled = False
     try:
         yield ray
     finally:
