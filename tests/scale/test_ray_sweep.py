@@ -97,7 +97,7 @@ def test_a_node_that_dies_hands_its_run_to_another(ray, cluster, tmp_path, undis
         if event.kind == "row" and event.content["step"] == 1 and not removed:
             (victim,) = (node for node in nodes if node.node_id == started(events)[0]["node"])
             removed.append(victim)
-            # A machine dies at once; here its worker could finish the run while Ray is being killed.
+            # a machine dies at once; here its worker might finish the run while Ray dies
             os.kill(started(events)[0]["process"], signal.SIGSTOP)
             cluster.remove_node(victim, allow_graceful=False)
             with suppress(ProcessLookupError):
