@@ -54,14 +54,17 @@ def test_power_is_that_of_every_synapse_that_transmits(name: str) -> None:
     core = stpn.build(name, 5, 4, conv=1, batch_first=True, dtype=torch.float64)
     x = torch.randn(1, 1, 5, dtype=torch.float64)
     seen = {}
-    remember = core.remember
+    operands, rule = core.operands, core.rule
 
-    def watched(*arguments):
-        o, s, read = remember(*arguments)
-        seen.update(s=s, read=read, further=arguments[3])
-        return o, s, read
+    def watched_operands(*arguments):
+        seen["further"] = arguments[3]
+        return operands(*arguments)
 
-    core.remember = watched
+    def watched_rule(*arguments, **options):
+        o, s, seen["read"] = rule(*arguments, **options)
+        return o, s, seen["read"]
+
+    core.operands, core.rule = watched_operands, watched_rule
     powers = []
     with torch.no_grad():
         core.weight_out_l0.fill_(0)  # what it costs is checked by its absence

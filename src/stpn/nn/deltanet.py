@@ -7,43 +7,33 @@ the parameters: `stpn.nn.memory`, with one row of `weight` per head for beta.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from stpn.nn.base import Parameters
 from stpn.nn.cell import RecurrentCell
 from stpn.nn.core import RecurrentCore
-from stpn.nn.memory import Heads, HeadSize, Memory, Taps, normalised_length
+from stpn.nn.memory import Memory, Taps, normalised_length
 from stpn.ops import backends
 
 
 class _DeltaNet(Memory):
     activated = True
+    rule = staticmethod(backends.delta_rule)
 
-    def configure(self, *, heads: Heads = 2, head_size: HeadSize = None, conv: Taps = 4) -> None:
-        self.set_heads(heads, head_size, conv)
+    def configure(self, *, conv: Taps = 4, **options: Any) -> None:
+        super().configure(conv=conv, **options)
 
     def further_rows(self) -> int:
         return self.heads
 
-    def remember(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        further: Tensor,
-        s: Tensor,
-        p: Parameters,
-        reset: Tensor | None,
-        lengths: Tensor | None,
-        power: bool,
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        beta = torch.sigmoid(further)
-        beta = torch.zeros_like(beta) if self.freezes else beta
-        q, k = normalised_length(q), normalised_length(k)
-        return backends.delta_rule(
-            q, k, v, beta, None, s, reset=reset, lengths=lengths, power=power
-        )
+    def operands(
+        self, q: Tensor, k: Tensor, v: Tensor, further: Tensor, p: Parameters
+    ) -> tuple[Tensor | None, ...]:
+        beta = self.unless_frozen(torch.sigmoid(further))
+        return normalised_length(q), normalised_length(k), v, beta, None
 
 
 class DeltaNet(_DeltaNet, RecurrentCore):

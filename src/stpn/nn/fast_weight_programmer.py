@@ -9,7 +9,7 @@ for beta.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -18,22 +18,21 @@ from stpn.nn import checks
 from stpn.nn.base import Parameters
 from stpn.nn.cell import RecurrentCell
 from stpn.nn.core import RecurrentCore
-from stpn.nn.memory import EPS, Heads, HeadSize, Memory, Taps
+from stpn.nn.memory import EPS, Memory
 from stpn.ops import backends
 
 
 class _FastWeightProgrammer(Memory):
     normalised = False
+    rule = staticmethod(backends.delta_rule)
 
     def configure(
         self,
         *,
-        heads: Heads = 2,
-        head_size: HeadSize = None,
-        conv: Taps = 1,
         nu: Annotated[int, "shifts of DPFP: a key has 2 nu head_size features"] = 1,
+        **options: Any,
     ) -> None:
-        self.set_heads(heads, head_size, conv)
+        super().configure(**options)
         self.nu = checks.positive_int("nu", nu)
 
     @property
@@ -43,24 +42,11 @@ class _FastWeightProgrammer(Memory):
     def further_rows(self) -> int:
         return self.heads
 
-    def remember(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        further: Tensor,
-        s: Tensor,
-        p: Parameters,
-        reset: Tensor | None,
-        lengths: Tensor | None,
-        power: bool,
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        beta = torch.sigmoid(further)
-        beta = torch.zeros_like(beta) if self.freezes else beta
-        q, k = dpfp(q, self.nu), dpfp(k, self.nu)
-        return backends.delta_rule(
-            q, k, v, beta, None, s, reset=reset, lengths=lengths, power=power
-        )
+    def operands(
+        self, q: Tensor, k: Tensor, v: Tensor, further: Tensor, p: Parameters
+    ) -> tuple[Tensor | None, ...]:
+        beta = self.unless_frozen(torch.sigmoid(further))
+        return dpfp(q, self.nu), dpfp(k, self.nu), v, beta, None
 
 
 def dpfp(x: Tensor, nu: int) -> Tensor:

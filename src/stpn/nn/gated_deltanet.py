@@ -9,6 +9,7 @@ for beta and one for a, and `a_log_lk`, `a_bias_lk` (N).
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,16 +18,17 @@ from torch.nn import functional, init
 from stpn.nn.base import Parameters
 from stpn.nn.cell import RecurrentCell
 from stpn.nn.core import RecurrentCore
-from stpn.nn.memory import Heads, HeadSize, Memory, Taps, normalised_length
+from stpn.nn.memory import Memory, Taps, normalised_length
 from stpn.ops import backends
 
 
 class _GatedDeltaNet(Memory):
     activated = True
     gated = True
+    rule = staticmethod(backends.delta_rule)
 
-    def configure(self, *, heads: Heads = 2, head_size: HeadSize = None, conv: Taps = 4) -> None:
-        self.set_heads(heads, head_size, conv)
+    def configure(self, *, conv: Taps = 4, **options: Any) -> None:
+        super().configure(conv=conv, **options)
 
     def further_rows(self) -> int:
         return 2 * self.heads
@@ -41,26 +43,15 @@ class _GatedDeltaNet(Memory):
         start = init.uniform_(p["a_bias"], math.log(1e-3), math.log(0.1)).exp_()
         p["a_bias"].copy_(start + torch.log(-torch.expm1(-start)))
 
-    def remember(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        further: Tensor,
-        s: Tensor,
-        p: Parameters,
-        reset: Tensor | None,
-        lengths: Tensor | None,
-        power: bool,
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+    def operands(
+        self, q: Tensor, k: Tensor, v: Tensor, further: Tensor, p: Parameters
+    ) -> tuple[Tensor | None, ...]:
         share, forgetting = further.chunk(2, -1)  # (B, T, N)
         beta = torch.sigmoid(share)
         # softplus by logsigmoid, which every reader of ONNX has in double precision, too
         g = p["a_log"].exp() * functional.logsigmoid(-(forgetting + p["a_bias"]))
-        if self.freezes:
-            beta, g = torch.zeros_like(beta), torch.zeros_like(g)
-        q, k = normalised_length(q), normalised_length(k)
-        return backends.delta_rule(q, k, v, beta, g, s, reset=reset, lengths=lengths, power=power)
+        beta, g = self.unless_frozen(beta), self.unless_frozen(g)
+        return normalised_length(q), normalised_length(k), v, beta, g
 
 
 class GatedDeltaNet(_GatedDeltaNet, RecurrentCore):

@@ -9,9 +9,8 @@ normalised and gated. In full: `stpn.ops.gla.reference`; the parameters: `stpn.n
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import Annotated, Any
 
-import torch
 from torch import Tensor
 from torch.nn import functional, init
 
@@ -19,7 +18,7 @@ from stpn.nn import checks
 from stpn.nn.base import Parameters
 from stpn.nn.cell import RecurrentCell
 from stpn.nn.core import RecurrentCore
-from stpn.nn.memory import Heads, HeadSize, Memory, Taps
+from stpn.nn.memory import Memory
 from stpn.ops import backends
 from stpn.ops.power import static_power
 
@@ -28,16 +27,15 @@ TEMPERATURE = 16.0  # as published: gates start near 1
 
 class _GatedLinearAttention(Memory):
     gated = True
+    rule = staticmethod(backends.gated_linear_attention)
 
     def configure(
         self,
         *,
-        heads: Heads = 2,
-        head_size: HeadSize = None,
-        conv: Taps = 1,
         rank: Annotated[int, "units of the bottleneck before the gates"] = 16,
+        **options: Any,
     ) -> None:
-        self.set_heads(heads, head_size, conv)
+        super().configure(**options)
         self.rank = checks.positive_int("rank", rank)
 
     def further_rows(self) -> int:
@@ -53,26 +51,13 @@ class _GatedLinearAttention(Memory):
         init.uniform_(p["weight_gate"], -k, k)
         init.uniform_(p["gate_bias"], -k, k)
 
-    def remember(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        further: Tensor,
-        s: Tensor,
-        p: Parameters,
-        reset: Tensor | None,
-        lengths: Tensor | None,
-        power: bool,
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+    def operands(
+        self, q: Tensor, k: Tensor, v: Tensor, further: Tensor, p: Parameters
+    ) -> tuple[Tensor | None, ...]:
         gate = functional.linear(further, p["weight_gate"], p["gate_bias"])  # (B, T, N K)
         g = functional.logsigmoid(gate).unflatten(-1, (self.heads, -1)) / TEMPERATURE
-        if self.freezes:
-            v, g = torch.zeros_like(v), torch.zeros_like(g)
         q = q / math.sqrt(self.head_size)
-        return backends.gated_linear_attention(
-            q, k, v, g, s, reset=reset, lengths=lengths, power=power
-        )
+        return q, k, self.unless_frozen(v), self.unless_frozen(g)
 
     def further_power(self, further: Tensor, p: Parameters) -> Tensor:
         return static_power(further, p["weight_gate"])

@@ -17,6 +17,7 @@ what the core adds; `conv_lk` (N (2 K' + V), L); `norm_weight_lk` (V); `weight_o
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, ClassVar, NoReturn, TypeAlias
 
@@ -55,7 +56,10 @@ class Memory(Recurrence):
     gated: ClassVar[bool] = False
     """Whether a SiLU gate of the input multiplies what is read."""
 
-    def set_heads(self, heads: int, head_size: int | None, conv: int) -> None:
+    rule: ClassVar[Callable[..., tuple[Tensor, Tensor, Tensor | None]]]
+    """The recurrence of `stpn.ops` by which the memories change and are read."""
+
+    def configure(self, *, heads: Heads = 2, head_size: HeadSize = None, conv: Taps = 1) -> None:
         self.heads = checks.positive_int("heads", heads)
         if head_size is None:
             head_size = max(2, -(-self.hidden_size // self.heads))
@@ -79,22 +83,27 @@ class Memory(Recurrence):
         """Parameters of its own."""
         return {}
 
-    def remember(
+    def operands(
         self,
         q: Tensor,  # (B, T, N, head_size)
         k: Tensor,  # (B, T, N, head_size)
         v: Tensor,  # (B, T, N, V)
         further: Tensor,  # (B, T, further_rows)
-        s: Tensor,  # (B, N, V, K)
         p: Parameters,
-        reset: Tensor | None,
-        lengths: Tensor | None,
-        power: bool,
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """What is read (B, T, N, V), the new S, and the power (B, T) of reading, if asked."""
+    ) -> tuple[Tensor | None, ...]:
+        """What `rule` takes before the state: features of queries and keys, values, and how much
+        is written and forgotten."""
         raise NotImplementedError
 
+    def further_power(self, further: Tensor, p: Parameters) -> Tensor | float:
+        """Power (B, T) of synapses of the core's own, beside the input projection and S."""
+        return 0.0
+
     # What all have.
+
+    def unless_frozen(self, x: Tensor) -> Tensor:
+        """x, or zeros while the memories are to stay as they are."""
+        return torch.zeros_like(x) if self.freezes else x
 
     @property
     def _channels(self) -> int:
@@ -151,7 +160,8 @@ class Memory(Recurrence):
             qkv, window = see(qkv, window, p["conv"])
         qkv = functional.silu(qkv) if self.activated else qkv
         q, k, v = qkv.unflatten(-1, (3, self.heads, self.head_size)).unbind(2)
-        o, s, read = self.remember(q, k, v, further, state.s, p, reset, lengths, metered)
+        operands = self.operands(q, k, v, further, p)
+        o, s, read = self.rule(*operands, state.s, reset=reset, lengths=lengths, power=metered)
         if self.normalised:
             o = o * torch.rsqrt(o.square().mean(-1, keepdim=True) + EPS) * p["norm_weight"]
         o = o.flatten(-2)  # (B, T, N V)
@@ -164,10 +174,6 @@ class Memory(Recurrence):
                 power = power + part
             power = zero_past_the_ends(power.unsqueeze(-1), lengths).squeeze(-1)
         return y, MemoryState(s, window), power
-
-    def further_power(self, further: Tensor, p: Parameters) -> Tensor | float:
-        """Power (B, T) of synapses of the core's own, beside the input projection and S."""
-        return 0.0
 
     def synapses(self, state: MemoryState, p: Parameters) -> NoReturn:
         raise TypeError(
