@@ -81,13 +81,15 @@ def test_a_network_learns_and_its_figures_say_what_it_keeps(name: str) -> None:
     trainer = registry.get(name).build_trainer(
         experiments.default_config(name, "deltanet", lr=1e-2, **settings)
     )
-    first = trainer.loss_of(trainer.network(trainer.batch()[0]), trainer.batch()[1]).item()
+    x, target = trainer.batch()
+    first = trainer.loss_of(trainer.output_of(x, target), target).item()
     while trainer.done < trainer.total:
         row = trainer.advance()
     assert row["loss"] < first
     figures = trainer.evaluate()
     assert figures.extras["state_size"] == trainer.core.state_size
     assert abs(figures.extras["core_parameters"] - 1500) < 300
+    assert 0 < figures.extras["update_ms"] < 1000
     assert figures.power > 0
     assert figures.proficiency <= 100
 

@@ -132,7 +132,8 @@ class Group(Reporter):
         if not count:  # the last batch of an epoch may be tiny, but everyone must take part
             mine = slice(0, 1)
         weight = count * self.size / len(x)
-        loss = trainer.loss_of(trainer.network(x[mine]), target[mine]) * weight
+        x, target = x[mine], target[mine]
+        loss = trainer.loss_of(trainer.output_of(x, target), target) * weight
         # everyone learns the whole loss: should it be NaN, all stop at the same update
         return loss, self._add_up(loss.detach().clone()) / self.size
 

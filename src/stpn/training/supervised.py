@@ -72,6 +72,11 @@ class SupervisedTrainer(Trainer, Generic[Config]):
     def batch(self) -> tuple[Tensor, Tensor]:
         """Input and target of the next update, a function of seed and `updates` alone."""
 
+    def output_of(self, x: Tensor, target: Tensor) -> Tensor:
+        """What the loss is taken of; a task may leave out what `target` does not ask."""
+        output: Tensor = self.network(x)
+        return output
+
     @abstractmethod
     def loss_of(self, output: Tensor, target: Tensor) -> Tensor:
         """Mean loss of a batch, ()."""
@@ -87,7 +92,7 @@ class SupervisedTrainer(Trainer, Generic[Config]):
     def update(self) -> bool:
         x, target = (part.to(self.device, non_blocking=True) for part in self.batch())
         if self.parallel is None:
-            loss = value = self.loss_of(self.network(x), target)
+            loss = value = self.loss_of(self.output_of(x, target), target)
         else:
             loss, value = self.parallel.loss(self, x, target)
         self.loss = finite.check_loss(value.detach(), self.model, self._when())
