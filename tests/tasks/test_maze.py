@@ -14,6 +14,8 @@ gym = pytest.importorskip("gymnasium")
 from gymnasium.utils.env_checker import check_env  # noqa: E402
 from gymnasium.vector import AutoresetMode  # noqa: E402
 
+from stpn import experiments  # noqa: E402
+from stpn.errors import ConfigError  # noqa: E402
 from stpn.tasks import maze  # noqa: E402
 from stpn.tasks.maze import MazeVectorEnv  # noqa: E402
 from stpn.tasks.maze import belief as maze_belief  # noqa: E402
@@ -24,10 +26,10 @@ from stpn.tasks.maze import render as maze_render  # noqa: E402
 UP, DOWN, LEFT, RIGHT = range(4)
 
 
-def is_wall(row: int, column: int) -> bool:
+def is_wall(row: int, column: int, size: int = 13) -> bool:
     """The rule of the task, without tables."""
-    border = row in (0, 12) or column in (0, 12)
-    pillar = row % 2 == 0 and column % 2 == 0 and (row, column) != (6, 6)
+    border = row in (0, size - 1) or column in (0, size - 1)
+    pillar = row % 2 == 0 and column % 2 == 0 and (row, column) != (size // 2, size // 2)
     return border or pillar
 
 
@@ -335,6 +337,102 @@ def test_the_belief_agent_earns_more_than_the_paper_and_less_than_the_oracle() -
     points = list(maze_reference.reference_points().values())
     assert points == sorted(points)
     assert points[1] == pytest.approx(173, abs=4)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"size": 9, "wall_penalty": 0.5},
+        {"size": 11, "random_start": True, "wall_penalty": 0.05, "reward_input": 1.0},
+        {"size": 13, "random_start": True},
+    ],
+)
+def test_settings_change_the_maze_of_one_agent_and_of_many_alike(settings) -> None:
+    """Walls, penalty and start, held to rules that are written down here once more."""
+    size, penalty = settings["size"], settings.get("wall_penalty", 0.0)
+    many, one = MazeVectorEnv(40, **settings), maze.MazeEnv(**settings)
+    many.reset(seed=3)
+    one.reset(seed=3)
+    starts = many.cell.copy()
+    assert all(not is_wall(*divmod(int(cell), size), size) for cell in starts)
+    assert (len(set(starts)) > 10) == (len(set(starts)) > 1) == ("random_start" in settings)
+    assert (starts != many.reward_cell).all() or "random_start" not in settings
+    rng = np.random.default_rng(0)
+    bumps = hits = 0
+    for step in range(200):
+        actions = rng.integers(4, size=40)
+        before = many.cell.copy()
+        one.cell, one.reward_cell = int(before[0]), int(many.reward_cell[0])
+        goals = many.reward_cell.copy()
+        seen, reward, done, *_ = many.step(actions)
+        own_seen, own_reward, own_done, *_ = one.step(actions[0])
+        assert (reward[0], done[0]) == (own_reward, own_done)
+        if own_reward <= 0 and not own_done:
+            np.testing.assert_array_equal(seen[0], own_seen)
+        for agent in range(40):
+            row, column = divmod(int(before[agent]), size)
+            down, right = [(-1, 0), (1, 0), (0, -1), (0, 1)][actions[agent]]
+            bumped = is_wall(row + down, column + right, size)
+            there = before[agent] if bumped else (row + down) * size + column + right
+            hit = there == goals[agent]
+            bumps, hits = bumps + bumped, hits + hit
+            assert reward[agent] == pytest.approx(10 * hit - penalty * bumped)
+            if step < 199:
+                scaled = reward[agent] * settings.get("reward_input", 10.0) / 10
+                assert seen[agent, 12] == pytest.approx(scaled)
+                assert hit or many.cell[agent] == there
+        assert many.observation_space.contains(seen)
+    assert bumps > 100
+    assert hits > 10
+
+
+def test_reference_points_follow_size_penalty_and_start() -> None:
+    settings = {"size": 9, "wall_penalty": 0.5, "random_start": True}
+    points = maze_reference.reference_points(**settings)
+    assert list(points) == ["random policy", "oracle that knows the reward cell"]
+    env = MazeVectorEnv(3000, **settings)
+    env.reset(seed=0)
+    rng = np.random.default_rng(0)
+    chosen = {
+        "random policy": lambda: rng.integers(4, size=3000),
+        "oracle that knows the reward cell": lambda: maze_reference.oracle_actions(
+            env.cell, env.reward_cell, env.plan
+        ),
+    }
+    for name, actions in chosen.items():
+        played = sum(env.step(actions())[1] for _ in range(200))
+        assert played.mean() == pytest.approx(points[name], abs=5 * played.std() / 3000**0.5)
+
+
+@pytest.mark.parametrize("size", [4, 12, 3, 53])
+def test_a_maze_that_cannot_be_built_is_refused(size: int) -> None:
+    with pytest.raises(ValueError, match="odd number from 5 to 51"):
+        MazeVectorEnv(1, size=size)
+    with pytest.raises(ConfigError, match="maze_size"):
+        experiments.default_config("maze", "lstm", maze_size=size)
+
+
+def test_a_state_of_a_larger_maze_is_refused() -> None:
+    larger = MazeVectorEnv(8, size=21, random_start=True)
+    larger.reset(seed=0)
+    with pytest.raises(ValueError, match="larger maze"):
+        MazeVectorEnv(8, size=5).load_state_dict(larger.state_dict())
+
+
+def test_the_task_gives_its_settings_to_every_environment() -> None:
+    config = experiments.default_config(
+        "maze", "lstm", maze_size=9, wall_penalty=0.25, random_start=True, reward_input=1.0
+    )
+    task = experiments.get("maze").task
+    env, single = task.make_env(config, 2), task.rllib_env(config)(None)
+    for made in (env, single):
+        assert made.plan.size == 9
+        assert (made._penalty, made._random_start) == (0.25, True)
+    assert task.scene(config).env.plan is env.plan
+    assert env.privileged_space["cell"].n == 81
+    env.reset(seed=0)
+    assert maze_render.text(12, 14, env.plan).count("\n") == 8
+    assert maze_render.frame(12, 14, [15], env.plan, scale=4).shape == (36, 36, 3)
 
 
 def test_text() -> None:

@@ -3,7 +3,8 @@
 `stpn/Maze-v0` is the task as a Gymnasium environment, `MazeVectorEnv` the same task for many agents
 at once. An agent sees the walls around it, the clock, its last reward and its last action, but
 neither its position nor the reward cell. Whoever stands on the reward cell earns 10 and is moved to
-a random other cell, so the way there must be remembered rather than the moves.
+a random other cell, so the way there must be remembered rather than the moves. Size, a penalty for
+walls and a random start are settings; defaults are the paper's.
 
 Importing this module registers the environment::
 
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from stpn._extras import MissingExtra
 from stpn.config import require
 from stpn.tasks.agents import AgentTask
-from stpn.tasks.maze.grid import ACTIONS
+from stpn.tasks.maze.grid import ACTIONS, LARGEST, SIZE, SMALLEST
 from stpn.training.rl_config import AgentConfig
 
 if TYPE_CHECKING:
@@ -51,19 +52,39 @@ class MazeConfig(AgentConfig):
     """Rollouts and what is learnt from them, one episode of every agent each."""
     reward_input: float = 10.0
     """What an agent sees of a reward in the next step; it earns 10 in any case."""
+    maze_size: int = SIZE
+    """Rows and columns of the maze, odd."""
+    wall_penalty: float = 0.0
+    """What a step into a wall costs."""
+    random_start: bool = False
+    """Begin episodes in any open cell other than the reward cell, not at the centre."""
 
     total_field: typing.ClassVar[str] = "iterations"
 
     def check(self) -> None:
         super().check()
         require(self.reward_input >= 0, "reward_input", ">= 0", self.reward_input)
+        require(self.wall_penalty >= 0, "wall_penalty", ">= 0", self.wall_penalty)
+        possible = SMALLEST <= self.maze_size <= LARGEST and self.maze_size % 2 == 1
+        sizes = f"an odd number from {SMALLEST} to {LARGEST}"
+        require(possible, "maze_size", sizes, self.maze_size)
+
+    @property
+    def env_settings(self) -> dict[str, Any]:
+        """Arguments of the environments."""
+        return {
+            "reward_input": self.reward_input,
+            "size": self.maze_size,
+            "wall_penalty": self.wall_penalty,
+            "random_start": self.random_start,
+        }
 
 
 class Maze(AgentTask):
     def make_env(self, config: MazeConfig, count: int) -> MazeVectorEnv:
         from stpn.tasks.maze.environment import MazeVectorEnv
 
-        return MazeVectorEnv(count, copy=False, reward_input=config.reward_input)
+        return MazeVectorEnv(count, copy=False, **config.env_settings)
 
     def interface(self, config: MazeConfig, env: Any = None) -> tuple[Encoder, Policy]:
         from stpn.training.agent import Vector
@@ -89,7 +110,7 @@ class Maze(AgentTask):
     def rllib_env(self, config: MazeConfig) -> Any:
         from stpn.tasks.maze.environment import MazeEnv
 
-        return lambda context: MazeEnv(reward_input=config.reward_input)
+        return lambda context: MazeEnv(**config.env_settings)
 
 
 FAST = {

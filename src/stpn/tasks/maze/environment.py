@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -9,17 +10,7 @@ import numpy.typing as npt
 
 from stpn._extras import need
 from stpn.tasks.maze import OBSERVATION_SIZE
-from stpn.tasks.maze.grid import (
-    ACTIONS,
-    CELLS,
-    CENTRE,
-    OPEN,
-    SIZE,
-    STEP,
-    VIEW,
-    random_open,
-    random_open_except,
-)
+from stpn.tasks.maze.grid import ACTIONS, CELLS, SIZE, Plan, plan
 
 need("gymnasium", extra="rl")
 
@@ -35,23 +26,22 @@ _BIAS, _CLOCK, _REWARD, _ACTION = 10, 11, 12, 13
 Observation = npt.NDArray[np.float32]
 
 
-def _observations() -> Observation:
-    """What is seen in each cell after each action, but for clock and reward: (CELLS * 4, 17)."""
-    table = np.zeros((CELLS, len(ACTIONS), OBSERVATION_SIZE), dtype=np.float32)
-    table[..., :9] = VIEW[:, np.newaxis]
+@functools.cache
+def _observations(size: int) -> Observation:
+    """What is seen in each cell after each action, but for clock and reward: (cells * 4, 17)."""
+    table = np.zeros((size * size, len(ACTIONS), OBSERVATION_SIZE), dtype=np.float32)
+    table[..., :9] = plan(size).view[:, np.newaxis]
     table[..., _BIAS] = 1.0
     table[..., _ACTION:] = np.eye(len(ACTIONS), dtype=np.float32)
     return table.reshape(-1, OBSERVATION_SIZE)
 
 
-_SEEN = _observations()
-_STEP = STEP.ravel()  # (CELLS * 4,)
-
-
-def _observation_space(reward_input: float) -> gym.Space[Observation]:
+def _observation_space(reward_input: float, wall_penalty: float) -> gym.Space[Observation]:
     high = np.ones(OBSERVATION_SIZE, dtype=np.float32)
     high[_REWARD] = reward_input
-    return gym.spaces.Box(np.zeros_like(high), high)
+    low = np.zeros_like(high)
+    low[_REWARD] -= wall_penalty / REWARD * reward_input
+    return gym.spaces.Box(low, high)
 
 
 class MazeEnv(gym.Env[Observation, np.int64]):
@@ -59,22 +49,35 @@ class MazeEnv(gym.Env[Observation, np.int64]):
     task (the clock is seen), so there is nothing beyond it to estimate.
 
     `reset(options={"reward_cell": (row, column)})` chooses the reward cell. `reward_input` is what
-    is seen of a reward; 10 is earned in any case.
+    is seen of a reward; 10 is earned in any case. The paper's maze has 13 rows and columns
+    (`size`), costs nothing to run into a wall of (`wall_penalty`, which is seen as a reward is),
+    and starts at the centre (`random_start`: in any open cell other than the reward cell).
     """
 
     metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 10}  # noqa: RUF012
 
-    def __init__(self, render_mode: str | None = None, *, reward_input: float = REWARD) -> None:
+    def __init__(
+        self,
+        render_mode: str | None = None,
+        *,
+        reward_input: float = REWARD,
+        size: int = SIZE,
+        wall_penalty: float = 0.0,
+        random_start: bool = False,
+    ) -> None:
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise ValueError(
                 f"render_mode must be None or one of {self.metadata['render_modes']}, "
                 f"got {render_mode!r}"
             )
         self.render_mode = render_mode
-        self._reward_input = _checked_input(reward_input)
-        self.observation_space = _observation_space(reward_input)
+        self._reward_input = _not_negative("reward_input", reward_input)
+        self._penalty = _not_negative("wall_penalty", wall_penalty)
+        self._random_start = random_start
+        self.plan = plan(size)
+        self.observation_space = _observation_space(reward_input, wall_penalty)
         self.action_space = gym.spaces.Discrete(len(ACTIONS))
-        self.cell = self.reward_cell = CENTRE
+        self.cell = self.reward_cell = self.plan.centre
         self.path: list[int] = []  # cells since the start or the last reward
         self._step = 0
 
@@ -82,11 +85,11 @@ class MazeEnv(gym.Env[Observation, np.int64]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         super().reset(seed=seed)
-        self.reward_cell = int(random_open(self.np_random, 1)[0])
+        self.reward_cell = int(self.plan.random_open(self.np_random, 1)[0])
         if options and "reward_cell" in options:
-            self.reward_cell = _open_cell(options["reward_cell"])
-        self.cell = CENTRE
-        self.path = [CENTRE]
+            self.reward_cell = _open_cell(options["reward_cell"], self.plan)
+        self.cell = self._elsewhere() if self._random_start else self.plan.centre
+        self.path = [self.cell]
         self._step = 0
         return self._observe(0.0, 0), self._info()
 
@@ -96,12 +99,13 @@ class MazeEnv(gym.Env[Observation, np.int64]):
         if not 0 <= action < len(ACTIONS):
             raise ValueError(f"action must be 0, 1, 2 or 3 ({', '.join(ACTIONS)}), got {action}")
         self._step += 1
-        self.cell = int(STEP[self.cell, action])
+        there = int(self.plan.step[self.cell, action])
+        reward = 0.0 - self._penalty * (there == self.cell)
+        self.cell = there
         self.path.append(self.cell)
-        reward = 0.0
         if self.cell == self.reward_cell:
-            reward = REWARD
-            self.cell = int(random_open_except(self.np_random, np.array([self.reward_cell]))[0])
+            reward += REWARD
+            self.cell = self._elsewhere()
             self.path = [self.cell]
         terminated = self._step >= EPISODE_STEPS
         return self._observe(reward, int(action)), reward, terminated, False, self._info()
@@ -110,14 +114,18 @@ class MazeEnv(gym.Env[Observation, np.int64]):
         from stpn.tasks.maze import render
 
         if self.render_mode == "ansi":
-            return render.text(self.cell, self.reward_cell)
+            return render.text(self.cell, self.reward_cell, self.plan)
         if self.render_mode == "rgb_array":
-            return render.frame(self.cell, self.reward_cell, self.path)
+            return render.frame(self.cell, self.reward_cell, self.path, self.plan)
         return None
+
+    def _elsewhere(self) -> int:
+        """Any open cell but the reward cell."""
+        return int(self.plan.random_open_except(self.np_random, np.array([self.reward_cell]))[0])
 
     def _observe(self, reward: float, action: int) -> Observation:
         observation = np.zeros(OBSERVATION_SIZE, dtype=np.float32)
-        observation[:9] = VIEW[self.cell]
+        observation[:9] = self.plan.view[self.cell]
         observation[_BIAS] = 1.0
         observation[_CLOCK] = self._step / EPISODE_STEPS
         observation[_REWARD] = reward / REWARD * self._reward_input
@@ -125,7 +133,8 @@ class MazeEnv(gym.Env[Observation, np.int64]):
         return observation
 
     def _info(self) -> dict[str, Any]:
-        return {"cell": divmod(self.cell, SIZE), "reward_cell": divmod(self.reward_cell, SIZE)}
+        size = self.plan.size
+        return {"cell": divmod(self.cell, size), "reward_cell": divmod(self.reward_cell, size)}
 
 
 class MazeVectorEnv(VectorEnv[Observation, npt.NDArray[np.int64], npt.NDArray[Any]]):
@@ -134,7 +143,7 @@ class MazeVectorEnv(VectorEnv[Observation, npt.NDArray[np.int64], npt.NDArray[An
     An episode that ends is followed by the first observation of the next in the same step
     (`AutoresetMode.SAME_STEP`), so a rollout of 200 steps holds exactly one episode per agent.
     One random stream serves all agents. With `copy=False` the returned arrays are buffers
-    that the next call overwrites. `reward_input` is what is seen of a reward.
+    that the next call overwrites. The other settings are those of `MazeEnv`.
     """
 
     metadata = {  # noqa: RUF012
@@ -150,6 +159,9 @@ class MazeVectorEnv(VectorEnv[Observation, npt.NDArray[np.int64], npt.NDArray[An
         copy: bool = True,
         render_mode: str | None = None,
         reward_input: float = REWARD,
+        size: int = SIZE,
+        wall_penalty: float = 0.0,
+        random_start: bool = False,
     ) -> None:
         if num_envs < 1:
             raise ValueError(f"num_envs must be at least 1, got {num_envs}")
@@ -160,20 +172,25 @@ class MazeVectorEnv(VectorEnv[Observation, npt.NDArray[np.int64], npt.NDArray[An
             )
         self.num_envs = num_envs
         self.render_mode = render_mode
-        self._seen_of_reward = _checked_input(reward_input) / REWARD
-        self.single_observation_space = _observation_space(reward_input)
+        self._seen_of_reward = _not_negative("reward_input", reward_input) / REWARD
+        self._penalty = _not_negative("wall_penalty", wall_penalty)
+        self._random_start = random_start
+        self.plan = plan(size)
+        self._next = self.plan.step.ravel()  # (cells * 4,)
+        self._seen = _observations(size)
+        self.single_observation_space = _observation_space(reward_input, wall_penalty)
         self.single_action_space = gym.spaces.Discrete(len(ACTIONS))
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         # What agents do not see, for a critic (stpn.training.privileged).
         self.privileged_space = gym.spaces.Dict(
-            cell=gym.spaces.Discrete(CELLS),
-            reward_cell=gym.spaces.Discrete(CELLS),
+            cell=gym.spaces.Discrete(self.plan.cells),
+            reward_cell=gym.spaces.Discrete(self.plan.cells),
             clock=gym.spaces.Box(0.0, 1.0, (1,)),
         )
 
-        self.cell = np.full(num_envs, CENTRE)  # (N,)
-        self.reward_cell = np.full(num_envs, CENTRE)  # (N,)
+        self.cell = np.full(num_envs, self.plan.centre)  # (N,)
+        self.reward_cell = np.full(num_envs, self.plan.centre)  # (N,)
         self._copy = copy
         self._step = np.zeros(num_envs, dtype=np.int64)
         self._index = np.empty(num_envs, dtype=np.int64)
@@ -222,17 +239,20 @@ class MazeVectorEnv(VectorEnv[Observation, npt.NDArray[np.int64], npt.NDArray[An
         index, observation = self._index, self._observation
         np.multiply(self.cell, len(ACTIONS), out=index)
         index += actions
-        _STEP.take(index, out=self.cell, mode="clip")
+        before = self.cell.copy() if self._penalty else None
+        self._next.take(index, out=self.cell, mode="clip")
         np.equal(self.cell, self.reward_cell, out=self._hit)
         np.multiply(self._hit, REWARD, out=self._reward)
+        if before is not None:  # who stays has run into a wall
+            self._reward -= self._penalty * (self.cell == before)
         (hit,) = self._hit.nonzero()
         if len(hit):
-            self.cell[hit] = random_open_except(self.np_random, self.reward_cell[hit])
+            self.cell[hit] = self.plan.random_open_except(self.np_random, self.reward_cell[hit])
 
         self._step += 1
         np.multiply(self.cell, len(ACTIONS), out=index)
         index += actions
-        _SEEN.take(index, axis=0, out=observation, mode="clip")
+        self._seen.take(index, axis=0, out=observation, mode="clip")
         np.multiply(self._step, 1 / EPISODE_STEPS, out=observation[:, _CLOCK], casting="same_kind")
         np.multiply(
             self._reward, self._seen_of_reward, out=observation[:, _REWARD], casting="same_kind"
@@ -259,7 +279,7 @@ class MazeVectorEnv(VectorEnv[Observation, npt.NDArray[np.int64], npt.NDArray[An
             return None
         draw = render.text if self.render_mode == "ansi" else render.frame
         return tuple(
-            draw(int(cell), int(goal))
+            draw(int(cell), int(goal), plan=self.plan)
             for cell, goal in zip(self.cell, self.reward_cell, strict=True)
         )
 
@@ -279,6 +299,10 @@ class MazeVectorEnv(VectorEnv[Observation, npt.NDArray[np.int64], npt.NDArray[An
             raise ValueError(
                 f"the saved state is of {len(state['cell'])} agents, this environment has "
                 f"{self.num_envs}"
+            )
+        if max(state["cell"].max(), state["reward_cell"].max()) >= self.plan.cells:
+            raise ValueError(
+                f"the saved state is of a larger maze, this one has {self.plan.cells} cells"
             )
         self.cell[:] = state["cell"]
         self.reward_cell[:] = state["reward_cell"]
@@ -302,28 +326,31 @@ class MazeVectorEnv(VectorEnv[Observation, npt.NDArray[np.int64], npt.NDArray[An
         return self._observation.copy()
 
     def _start_episodes(self, mask: npt.NDArray[np.bool_]) -> None:
-        self.reward_cell[mask] = random_open(self.np_random, int(mask.sum()))
-        self.cell[mask] = CENTRE
+        goals = self.plan.random_open(self.np_random, int(mask.sum()))
+        self.reward_cell[mask] = goals
+        self.cell[mask] = (
+            self.plan.random_open_except(self.np_random, goals)
+            if self._random_start
+            else self.plan.centre
+        )
         self._step[mask] = 0
-        first = np.zeros(OBSERVATION_SIZE, dtype=np.float32)
-        first[:9] = VIEW[CENTRE]
-        first[[_BIAS, _ACTION]] = 1.0
-        self._observation[mask] = first
+        # As after action 0, but for clock and reward, which are 0.
+        self._observation[mask] = self._seen[self.cell[mask] * len(ACTIONS)]
 
     def _return(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return array.copy() if self._copy else array
 
 
-def _checked_input(reward_input: float) -> float:
-    if not 0 <= reward_input < float("inf"):
-        raise ValueError(f"reward_input must be a finite number >= 0, got {reward_input}")
-    return reward_input
+def _not_negative(name: str, value: float) -> float:
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"{name} must be a finite number >= 0, got {value}")
+    return value
 
 
-def _open_cell(position: tuple[int, int]) -> int:
+def _open_cell(position: tuple[int, int], maze: Plan) -> int:
     row, column = position
-    cell = row * SIZE + column
-    if not (0 <= row < SIZE and 0 <= column < SIZE) or cell not in OPEN:
+    cell = row * maze.size + column
+    if not (0 <= row < maze.size and 0 <= column < maze.size) or cell not in maze.open:
         raise ValueError(f"reward_cell must be an open cell (row, column), got {position}")
     return cell
 

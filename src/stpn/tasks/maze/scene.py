@@ -31,4 +31,4 @@ class MazeScene(Scene):
 
     def picture(self) -> Image:
         cell, reward_cell = int(self.env.cell[0]), int(self.env.reward_cell[0])
-        return render.frame(cell, reward_cell, self._path, scale=32)
+        return render.frame(cell, reward_cell, self._path, self.env.plan, scale=32)
