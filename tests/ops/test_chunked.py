@@ -91,6 +91,41 @@ def test_strong_forgetting_makes_no_infinities(rule: str) -> None:
         assert (a - b).abs().max() <= 1e-4 * (1 + b.abs().max())
 
 
+@pytest.mark.parametrize("g", [-1e6, -1e30, -torch.inf])
+@pytest.mark.parametrize("rule", RULES[1:])
+def test_a_step_that_forgets_all_blurs_no_other(rule: str, g: float) -> None:
+    """Sums over a chunk are rounded as its largest term is, and infinity has no difference."""
+    tensors = operands(rule, 40, torch.float32)
+    with torch.no_grad():
+        tensors["g"][1, 5] = tensors["g"][2, 5, 0] = g
+    expected = results_and_gradients(reference, rule, tensors)
+    with stpn.use_backend("chunked"):
+        found = results_and_gradients(backends, rule, tensors)
+    for a, b in zip(found, expected, strict=True):
+        assert (a - b).abs().max() <= 1e-4 * (1 + b.abs().max())
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize("rule", RULES)
+def test_what_is_not_finite_shows_where_it_does_in_the_specification(rule: str, bad) -> None:
+    reset = torch.zeros(BATCH, 40, dtype=torch.bool)
+    reset[:, 25] = True
+    for name in operands(rule, 40, torch.float32):
+        tensors = operands(rule, 40, torch.float32)
+        if tensors[name] is None:
+            continue
+        with torch.no_grad():
+            one = tensors[name][1] if name == "s0" else tensors[name][1, 20]
+            one.view(-1)[1] = bad
+        for masked in ({}, {"reset": reset}):
+            run = rule.removeprefix("gated ")
+            expected = getattr(reference, run)(*tensors.values(), **masked, power=True)
+            with stpn.use_backend("chunked"):
+                found = getattr(backends, run)(*tensors.values(), **masked, power=True)
+            for a, b in zip(found, expected, strict=True):
+                assert torch.equal(a.isfinite(), b.isfinite()), (name, bad, masked)
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_a_spoilt_state_does_not_outlive_a_reset_inside_a_chunk(rule: str) -> None:
     tensors = operands(rule, 40, torch.float64)

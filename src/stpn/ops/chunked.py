@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import TypeAlias
 
+import torch
 from torch import Tensor
 
 from stpn.ops.delta_rule.chunked import delta_rule
@@ -19,8 +20,9 @@ Rule: TypeAlias = Callable[..., tuple[Tensor, Tensor, Tensor | None]]
 
 
 def _recovering(chunked: Rule, by_steps: Rule) -> Rule:
-    """In a matrix product 0 times NaN is NaN: what was spoilt before a reset would reach beyond it.
-    Step by step it does not. Where something other than eager execution looks, values are unknown.
+    """In a matrix product 0 times NaN is NaN: what is spoilt at one step would reach the steps of
+    its chunk before it, and beyond a reset. Step by step it does not. Where something other than
+    eager execution looks, values are unknown.
     """
 
     @functools.wraps(chunked)
@@ -32,7 +34,7 @@ def _recovering(chunked: Rule, by_steps: Rule) -> Rule:
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         masks = {"reset": reset, "lengths": lengths}
         o, s, spent = chunked(*tensors, **masks, power=power)
-        if reset is None or o.is_meta or traced(o):
+        if o.is_meta or traced(o) or (o.is_cuda and torch.cuda.is_current_stream_capturing()):
             return o, s, spent
         if o.isfinite().all() and s.isfinite().all():
             return o, s, spent

@@ -71,6 +71,20 @@ class Chunks:
             return seen.expand(1, 1, 1, self.size, self.size)
         return seen & (self.segment.unsqueeze(-1) == self.segment.unsqueeze(-2))
 
+    def decay(self, g: Tensor) -> Tensor:
+        """What is left of step s at step t, exp(g_{s+1} + ... + g_t): g (B, N, M, C, ...) to
+        (B, N, M, C, C, ...), 0 where the two are not connected.
+
+        Summed for each s on its own: a difference of two sums from the start of the chunk would be
+        rounded as its terms are, and a step that forgets all makes them too large, or infinite.
+        """
+        further = g.dim() - 4  # dimensions behind the steps
+        later = torch.ones(self.size, self.size, dtype=torch.bool, device=g.device).tril(-1)
+        terms = torch.where(later.view(self.size, self.size, *(1,) * further), g.unsqueeze(4), 0.0)
+        connected = self.connected(g)
+        apart = ~connected.view(*connected.shape, *(1,) * further)
+        return terms.cumsum(3).masked_fill(apart, -torch.inf).exp()
+
     def continues(self, m: int) -> Tensor | None:
         """(B, 1, C, 1) bool: step of chunk m that sees the state before it; None: all do."""
         return None if self.segment is None else (self.segment[:, :, m] == 0).unsqueeze(-1)

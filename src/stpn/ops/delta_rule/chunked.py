@@ -33,12 +33,11 @@ def delta_rule(
         return reference.delta_rule(q, k, v, beta, g, s0, reset=reset, lengths=lengths, power=power)
     chunks = Chunks.of(q, reset, lengths, CHUNK)
     q, k, v, beta = map(chunks.cut, (q, k, v, beta.unsqueeze(-1)))  # (B, N, M, C, .)
-    total = None if g is None else chunks.cut(g.unsqueeze(-1)).cumsum(-2)  # (B, N, M, C, 1)
-    connected = chunks.connected(q)  # (., 1, ., C, C)
-    if total is None:
-        decay = connected.to(q.dtype)
-    else:  # -inf, not a product by 0: the difference may be too large for exp
-        decay = (total - total.mT).masked_fill(~connected, -torch.inf).exp()
+    if g is None:
+        total, decay = None, chunks.connected(q).to(q.dtype)  # (., 1, ., C, C)
+    else:
+        g = chunks.cut(g.unsqueeze(-1))
+        total, decay = g.cumsum(-2), chunks.decay(g.squeeze(-1))  # (B, N, M, C, 1 or C)
     eye = torch.eye(chunks.size, dtype=q.dtype, device=q.device)
     before = (beta * decay * (k @ k.mT)).tril(-1)  # (B, N, M, C, C)
     solve = torch.linalg.solve_triangular(eye + before, eye, upper=False, unitriangular=True)

@@ -1,8 +1,8 @@
 """Gated linear attention in chunks: attention inside a chunk, the state from chunk to chunk.
 
 Every key decays at a rate of its own, so that what is left of step s at step t is a vector. It is
-computed pair by pair, as the exponential of a difference, which never overflows; a product of
-exponentials of sums would.
+computed pair by pair, as the exponential of a sum, which never overflows; a product of exponentials
+would.
 """
 
 from __future__ import annotations
@@ -35,9 +35,7 @@ def gated_linear_attention(
     chunks = Chunks.of(q, reset, lengths, CHUNK)
     q, k, v, g = map(chunks.cut, (q, k, v, g))  # (B, N, M, C, .)
     total = g.cumsum(-2)  # (B, N, M, C, K)
-    apart = (~chunks.connected(q)).unsqueeze(-1)
-    difference = total.unsqueeze(-2) - total.unsqueeze(-3)  # (B, N, M, C, C, K)
-    decay = difference.masked_fill(apart, -torch.inf).exp()
+    decay = chunks.decay(g)  # (B, N, M, C, C, K)
     read = torch.einsum("bnmtk,bnmsk,bnmtsk->bnmts", q, k, decay)
     to_end = decay[..., -1, :, :] * k  # (B, N, M, C, K)
     inside = read @ v
