@@ -297,3 +297,76 @@ def test_the_meter_reads_a_layer_on_the_backend() -> None:
             layer(x)
         found.append(meter.power)
     assert found[1] == pytest.approx(found[0], rel=1e-4)
+
+
+@pytest.mark.parametrize("regime", ["on chip", "in memory"])
+@pytest.mark.parametrize("kind", ["f", "r", "l"])
+def test_what_is_not_finite_shows_where_it_does_in_the_specification(
+    request: pytest.FixtureRequest, kind: str, regime: str
+) -> None:
+    """And another sequence does not change by a bit."""
+    if regime == "in memory":
+        request.getfixturevalue("in_memory")
+
+    def outputs(module: Any, case: Case, name: str = "", value: float = 0.0) -> dict[str, Tensor]:
+        tensors = {n: v.float() for n, v in case.tensors.items()}
+        if name:
+            tensors[name][1].view(-1)[2] = value
+        with torch.no_grad():
+            return case.outputs(module, tensors, power=True)
+
+    for norm, clamp, nonlinearity in (
+        ("pre", None, "tanh"), ("post", 0.3, "tanh"), (None, 0.3, "relu"),
+    ):  # fmt: skip
+        case = make_case(
+            kind, SMALL, norm=norm, clamp=clamp, masks="reset", nonlinearity=nonlinearity
+        )
+        clean = outputs(stpn, case)
+        for spoiled in (("x", torch.nan), ("f0", -torch.inf), ("x", torch.inf)):
+            actual, expected = outputs(stpn, case, *spoiled), outputs(reference, case, *spoiled)
+            for name, wanted in expected.items():
+                what = (norm, spoiled, name)
+                assert torch.equal(actual[name].isfinite(), wanted.isfinite()), what
+                assert torch.equal(actual[name][0], clean[name][0]), what
+
+
+@pytest.mark.parametrize("regime", ["on chip", "in memory"])
+@pytest.mark.parametrize("kind", ["f", "r"])
+def test_a_gradient_passes_a_clamp_that_is_met_exactly(
+    request: pytest.FixtureRequest, kind: str, regime: str
+) -> None:
+    """F that sits on the limit, and beyond it, where some updates keep it."""
+    if regime == "in memory":
+        request.getfixturevalue("in_memory")
+    for norm in (None, "post"):
+        case = make_case(kind, SMALL, norm=norm, clamp=0.5, masks="lengths")
+        f0 = case.tensors["f0"]
+        limits = torch.tensor([0.25, 0.5, 0.75]).double().repeat(f0.numel())[: f0.numel()]
+        case.tensors["f0"] = f0.sign() * limits.view_as(f0)
+        case.tensors["x"] = case.tensors["x"].round() * 4.0  # many zeros: no update there
+        case.tensors["lambda_"] = torch.ones_like(case.tensors["lambda_"])
+        assert_parity(case)
+
+
+def test_modulated_plasticity_where_numbers_end() -> None:
+    def results(module: Any, start: float) -> list[Tensor]:
+        generator = torch.Generator().manual_seed(0)
+        p, h0, w, alpha = (
+            torch.randn(size, generator=generator).requires_grad_()
+            for size in [(2, 6, 5), (2, 5), (5, 5), (5, 5)]
+        )
+        v, d, eta = torch.ones(5), torch.zeros(()), torch.zeros((), requires_grad=True)
+        hebb = torch.ones(2, 5, 5).requires_grad_()
+        y, final, _ = module.modplast(p, h0, hebb, w, alpha, None, None, eta)
+        leaves = [p, h0, hebb, w, alpha, eta]
+        edge = torch.autograd.grad(y.sum() + final.sum(), leaves)  # a trace on its limit
+        with torch.no_grad():
+            h0[1, 2] = start
+            beyond = module.modplast(p, h0, hebb, w, alpha, v, d, None, power_weight=torch.ones(5))
+        return [*edge, *beyond]
+
+    for actual, expected in zip(results(modplast, 0), results(reference, 0), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+    infinite = results(modplast, torch.inf), results(reference, torch.inf)
+    for actual, expected in zip(*infinite, strict=True):
+        assert torch.equal(actual.isfinite(), expected.isfinite())

@@ -17,6 +17,7 @@ POST = tl.constexpr(2)
 
 TANH = tl.constexpr(0)
 SIGMOID = tl.constexpr(1)
+RELU = tl.constexpr(2)
 
 # What the forward pass saves of each row and step: slots of `saved` (B, T, K, R). The power's come
 # after them, the activations of gates last.
@@ -64,6 +65,15 @@ def through(act, dact, ACTIVATION: tl.constexpr):
 def divisor(square):
     """The norm plus a tiny number, or 1 where all synapses are zero."""
     return tl.where(square == 0, 1.0, tl.sqrt_rn(square) + 1e-16)
+
+
+@triton.jit
+def unpadded(f, column_in, ACTIVATION: tl.constexpr, GATED: tl.constexpr):
+    """f (RB, DB) with zeros in its padding, where 0 times an infinite activation is NaN."""
+    if ACTIVATION == RELU and not GATED:
+        return tl.where(column_in[None, :], f, 0.0)
+    else:
+        return f
 
 
 @triton.jit

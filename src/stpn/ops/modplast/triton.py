@@ -48,12 +48,15 @@ def forward(
             if t % every == 0:
                 segment = b * tl.cdiv(T, every) + t // every
                 tl.store(checkpoints + segment * H * HP + place, f, tile)
+        if t > 0:  # what was given is taken as it is
+            f = limited(f, 1.0)
         g = tl.load(w + place, tile, 0.0) + tl.load(alpha + place, tile, 0.0) * f
         if power_weight is not None:
             u2 = tl.load(power_weight + unit, inside, 0.0) * h * h
-            tl.store(power + b * T + t, tl.sum(tl.sum(tl.abs(g) * u2[None, :], 1), 0))
+            of_rows = tl.where(inside, tl.sum(tl.abs(g) * u2[None, :], 1), 0.0)
+            tl.store(power + b * T + t, tl.sum(of_rows, 0))
         z = tl.load(p + b * p_sb + t * p_st + unit, inside, 0.0).to(tl.float32)
-        new = tanh(z + tl.sum(g * h[None, :], 1))
+        new = tl.where(inside, tanh(z + tl.sum(g * h[None, :], 1)), 0.0)
         if v is not None:
             rate = tanh(tl.sum(tl.load(v + unit, inside, 0.0) * new, 0) + tl.load(d))
         else:
@@ -61,8 +64,10 @@ def forward(
         if rates is not None:
             tl.store(rates + b * T + t, rate)
         tl.store(y + (b * T + t) * H + unit, new, inside)
-        f = limited(f + rate * new[:, None] * h[None, :], 1.0)
+        f += rate * new[:, None] * h[None, :]
         h = new
+    if length > 0:
+        f = limited(f, 1.0)
     tl.store(f_T + b * H * HP + place, f, tile)
 
 
@@ -97,13 +102,15 @@ def backward(
             t1 = tl.minimum(t0 + every, length)
             start = checkpoints + (b * tl.cdiv(T, every) + t0 // every) * H * HP
             f = tl.load(start + place, tile, 0.0)
-            tl.store(segment + place, f, tile)
+            tl.store(segment + place, f, tile)  # each of it before the clamp
             for t in range(t0, t1):
+                if t > 0:
+                    f = limited(f, 1.0)
                 fresh = starts_afresh(reset, b, t, T)
                 h = h_before(y, h0, h_sb, h_sk, b, t, fresh, unit, T, H)
                 post = tl.load(y + (b * T + t) * H + unit, inside, 0.0)
                 post = post * tl.load(rates + b * T + t)
-                f = limited(f + post[:, None] * h[None, :], 1.0)
+                f += post[:, None] * h[None, :]
                 if reset is not None:
                     if t + 1 < length:
                         if starts_afresh(reset, b, t + 1, T) != 0:
@@ -113,7 +120,7 @@ def backward(
             if df_T is not None:
                 if t1 == length:
                     dF = tl.load(df_T + b * H * HP + place, tile, 0.0)
-                    dF = tl.where(tl.abs(f) < 1, dF, 0.0)
+                    dF = tl.where(tl.abs(f) <= 1, dF, 0.0)
             for k in range(t1 - t0):
                 t = t1 - 1 - k
                 fresh = starts_afresh(reset, b, t, T)
@@ -132,7 +139,10 @@ def backward(
                     dh += tl.load(dy + (b * T + t) * H + unit, inside, 0.0)
                 dz = dh * (1 - new * new)
                 tl.store(dp + (b * T + t) * H + unit, dz, inside)
-                f = tl.load(segment + (t - t0) * H * HP + place, tile, 0.0)
+                unclamped = tl.load(segment + (t - t0) * H * HP + place, tile, 0.0)
+                f = unclamped
+                if t > 0:
+                    f = limited(unclamped, 1.0)
                 alpha_ = tl.load(alpha + place, tile, 0.0)
                 g = tl.load(w + place, tile, 0.0) + alpha_ * f
                 dG = dz[:, None] * h[None, :]
@@ -146,7 +156,7 @@ def backward(
                 sum_alpha += dG * f
                 dF += alpha_ * dG
                 if t > 0:  # no update made the first trace
-                    dF = tl.where(tl.abs(f) < 1, dF, 0.0)
+                    dF = tl.where(tl.abs(unclamped) <= 1, dF, 0.0)
                 dh = tl.sum(to_h, 0)
                 if fresh != 0:
                     dF, dh = tl.zeros_like(dF), tl.zeros_like(dh)

@@ -16,7 +16,7 @@ the options say with the new h.
 
 Where numbers end, too, a backend does as is done here. A gradient passes a clamp that is met
 exactly, as it does `torch.clamp`. What is not finite shows in the results where it does here, and
-never in another sequence of the batch.
+never in another sequence of the batch. This goes for the other recurrences of the package, too.
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ from stpn.ops.gpu.neurons import (
     settle,
     sign,
     starts_afresh,
+    unpadded,
     unsettle,
 )
 
@@ -98,18 +99,20 @@ def step(
                 f = tl.load(f_T + place, tile, 0.0) * tl.load(lam + place, tile, 0.0)
                 f = f * kept[:, None]
                 f += tl.load(gam + place, tile, 0.0) * u_prev[None, :] * post[:, None]
-                if CLAMPED:
-                    f = limited(f, clamp)
+                f = unpadded(f, column < D, ACTIVATION, GATED)
             else:
                 whole = row_in[:, None] & (column < D)[None, :]
                 at_f0 = f0 + b * f_sb + row[:, None] * f_sr + column[None, :] * f_sd
                 f = tl.load(at_f0, whole, 0.0)
             f = tl.where(now != 0, 0.0, f)
-            tl.store(f_T + place, f, tile)
             if checkpoints is not None:
                 if (t % every == 0) & (t < length):
                     segment = b * tl.cdiv(T, every) + t // every
                     tl.store(checkpoints + segment * R * DP + place, f, tile)
+            if CLAMPED:
+                if t > 0:  # what was given is taken as it is
+                    f = limited(f, clamp)
+            tl.store(f_T + place, f, tile)
             g = w + f
             gg += g * g
             if NORM != POST:
@@ -164,7 +167,8 @@ def step(
                 if NORM != NO_NORM:
                     GP: tl.constexpr = 2 if NORM == PRE else 5
                     tl.store(at + GP * R + row, of_rows, row_in)
-                tl.store(power + (block * B + b) * T + t, tl.sum(of_rows / n, 0))
+                of_rows = tl.where(row_in, of_rows / n, 0.0)
+                tl.store(power + (block * B + b) * T + t, tl.sum(of_rows, 0))
             if bias is not None:
                 a += tl.load(bias + row, row_in, 0.0)
             post = activate(a, gate, ACTIVATION, GATED)
@@ -192,7 +196,7 @@ def replay(
     NORM: tl.constexpr, CLAMPED: tl.constexpr,
     RB: tl.constexpr, DB: tl.constexpr, DP: tl.constexpr,
 ):  # fmt: skip
-    """F of the steps from the checkpoint t0 on: segment (B, every + 1, R, DP)."""
+    """F of the steps from the checkpoint t0 on, before the clamp: segment (B, every + 1, R, DP)."""
     b, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     row, _gate, _unit = rows_of_block(block, H, RB, GATED)
     row_in = row < R
@@ -211,6 +215,9 @@ def replay(
         lam_ = tl.load(lam + place, tile, 0.0)
         gam_ = tl.load(gam + place, tile, 0.0)
         for t in range(t0, t1):
+            if CLAMPED:
+                if t > 0:
+                    f = limited(f, clamp)
             fresh = starts_afresh(reset, b, t, T)
             u = load_u(x, y, h0, h_sb, h_sk, b, t, x_sb, x_st, fresh, column, T, I, H, D)
             at = saved + (b * S + t) * K * R
@@ -220,8 +227,6 @@ def replay(
                 post = tl.load(y + (b * T + t) * H + row, row_in, 0.0)
             kept, _eff = kept_and_eff(at, row, row_in, R, NORM)
             f = lam_ * f * kept[:, None] + gam_ * u[None, :] * post[:, None]
-            if CLAMPED:
-                f = limited(f, clamp)
             if reset is not None:
                 if t + 1 < length:
                     if starts_afresh(reset, b, t + 1, T) != 0:
@@ -281,7 +286,12 @@ def sweep(
             length = tl.load(lengths + b).to(tl.int32)
         # The end of a sequence belongs to the segment of its last step.
         if (t0 < length) & ((t == length) | ((t < length) & (t < t0 + every))):
-            f = tl.load(segment + (b * (every + 1) + t - t0) * R * DP + place, tile, 0.0)
+            of_step = segment + (b * (every + 1) + t - t0) * R * DP
+            unclamped = tl.load(of_step + place, tile, 0.0)
+            f = unclamped
+            if CLAMPED:
+                if t > 0:
+                    f = limited(unclamped, clamp)
             at = saved + (b * S + t) * K * R
             kept, eff = kept_and_eff(at, row, row_in, R, NORM)
             du = tl.zeros((DB,), tl.float32)
@@ -368,7 +378,7 @@ def sweep(
                     tl.store(dx + ((block * B + b) * T + t) * I + column, du, column < I)
             if CLAMPED:
                 if t > 0:  # no update made the first F
-                    D_ = tl.where(tl.abs(f) < clamp, D_, 0.0)
+                    D_ = tl.where(tl.abs(unclamped) <= clamp, D_, 0.0)
             if (t % 16 == 0) & (t > 0):  # see triton_on_chip
                 D_ = limited(D_, 1e18)
             D_ = tl.where(now != 0, 0.0, D_)

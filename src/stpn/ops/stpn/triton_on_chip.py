@@ -35,6 +35,7 @@ from stpn.ops.gpu.neurons import (
     settle,
     sign,
     starts_afresh,
+    unpadded,
     unsettle,
 )
 
@@ -85,6 +86,9 @@ def forward(
             if t % every == 0:
                 segment = b * tl.cdiv(T, every) + t // every
                 tl.store(checkpoints + segment * R * DP + place, f, tile)
+        if CLAMPED:
+            if t > 0:  # what was given is taken as it is
+                f = limited(f, clamp)
         u = tl.load(x + b * x_sb + t * x_st + column, column < I, 0.0).to(tl.float32)
         if D > I:
             hidden = tl.gather(h, tl.minimum(tl.maximum(column - I, 0), UB - 1), 0)
@@ -122,7 +126,7 @@ def forward(
                 if NORM == POST:
                     fp = tl.sum(f * sign(g) * u2[None, :], 1)
                     tl.store(at + 6 * R + row, fp, row_in)
-            tl.store(power + (block * B + b) * T + t, tl.sum(gp / n, 0))
+            tl.store(power + (block * B + b) * T + t, tl.sum(tl.where(row_in, gp / n, 0.0), 0))
         h, c = settle(post, c, RB, GATED)
         tl.store(y + (b * T + t) * H + unit, h, unit_in)
         if GATED:
@@ -132,11 +136,15 @@ def forward(
         if NORM == PRE:
             kept = 1 / n
         f = lam_ * f * kept[:, None] + gam_ * u[None, :] * post[:, None]
-        if CLAMPED:
-            f = limited(f, clamp)
+        f = unpadded(f, column_in, ACTIVATION, GATED)
         if NORM == POST:
             m = w + f
+            if CLAMPED:
+                m = w + limited(f, clamp)
             eff = 1 / divisor(tl.sum(m * m, 1))
+    if CLAMPED:
+        if length > 0:
+            f = limited(f, clamp)
     if NORM == POST:
         f = eff[:, None] * f
     tl.store(f_T + b * R * DP + place, f, tile)
@@ -190,10 +198,13 @@ def backward(
             # F of the steps t0 to t1; the last of them is of use only where the sequence ends.
             start = checkpoints + (b * tl.cdiv(T, every) + t0 // every) * R * DP
             f = tl.load(start + place, tile, 0.0)
-            tl.store(segment + place, f, tile)
+            tl.store(segment + place, f, tile)  # each F of it before the clamp
             lam_ = tl.load(lam + place, tile, 0.0)
             gam_ = tl.load(gam + place, tile, 0.0)
             for t in range(t0, t1):
+                if CLAMPED:
+                    if t > 0:
+                        f = limited(f, clamp)
                 fresh = starts_afresh(reset, b, t, T)
                 u = load_u(x, y, h0, h_sb, h_sk, b, t, x_sb, x_st, fresh, column, T, I, H, D)
                 at = saved + (b * T + t) * K * R
@@ -203,8 +214,6 @@ def backward(
                     post = tl.load(y + (b * T + t) * H + row, row_in, 0.0)
                 kept, _eff = kept_and_eff(at, row, row_in, R, NORM)
                 f = lam_ * f * kept[:, None] + gam_ * u[None, :] * post[:, None]
-                if CLAMPED:
-                    f = limited(f, clamp)
                 if reset is not None:
                     if t + 1 < length:
                         if starts_afresh(reset, b, t + 1, T) != 0:
@@ -215,18 +224,25 @@ def backward(
                 if t1 == length:
                     dF = tl.load(df_T + b * R * DP + place, tile, 0.0)
                     if NORM == POST:
-                        m = tl.load(weight + place, tile, 0.0) + f
+                        within = f
+                        if CLAMPED:
+                            within = limited(f, clamp)
+                        m = tl.load(weight + place, tile, 0.0) + within
                         eff = 1 / divisor(tl.sum(m * m, 1))
-                        c3 = -eff * eff * eff * tl.sum(dF * f, 1)
+                        c3 = -eff * eff * eff * tl.sum(dF * within, 1)
                         dw += c3[:, None] * m
                         dF = dF * eff[:, None] + c3[:, None] * m
                     if CLAMPED:
-                        dF = tl.where(tl.abs(f) < clamp, dF, 0.0)
+                        dF = tl.where(tl.abs(f) <= clamp, dF, 0.0)
             for k in range(t1 - t0):
                 t = t1 - 1 - k
                 fresh = starts_afresh(reset, b, t, T)
                 u = load_u(x, y, h0, h_sb, h_sk, b, t, x_sb, x_st, fresh, column, T, I, H, D)
-                f = tl.load(segment + (t - t0) * R * DP + place, tile, 0.0)
+                unclamped = tl.load(segment + (t - t0) * R * DP + place, tile, 0.0)
+                f = unclamped
+                if CLAMPED:
+                    if t > 0:
+                        f = limited(unclamped, clamp)
                 lam_ = tl.load(lam + place, tile, 0.0)
                 gam_ = tl.load(gam + place, tile, 0.0)
                 at = saved + (b * T + t) * K * R
@@ -285,7 +301,7 @@ def backward(
                     dF += dm
                 if CLAMPED:
                     if t > 0:  # no update made the first F
-                        dF = tl.where(tl.abs(f) < clamp, dF, 0.0)
+                        dF = tl.where(tl.abs(unclamped) <= clamp, dF, 0.0)
                 # Of synapses that are never used dL/dF may grow until infinity times zero is NaN.
                 if t % 16 == 0:
                     if t > 0:
