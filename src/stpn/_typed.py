@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import typing
 from collections.abc import Mapping
@@ -13,9 +14,18 @@ LARGEST_INT = 2**63 - 1
 T = TypeVar("T")
 
 
+def type_hints(cls: Any) -> Mapping[str, Any]:
+    return _type_hints(cls)
+
+
+@functools.cache  # each takes longer than all else about a small file
+def _type_hints(cls: Any) -> Mapping[str, Any]:
+    return types.MappingProxyType(typing.get_type_hints(cls))
+
+
 def build(cls: type[T], values: Mapping[str, Any]) -> T:
     """The dataclass with these values; ValueError names what is missing, unknown or misplaced."""
-    hints = typing.get_type_hints(cls)
+    hints = type_hints(cls)
     fields = {field.name: field for field in dataclasses.fields(typing.cast(Any, cls))}
     for name, field in fields.items():
         optional = (

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from stpn import cores
-from stpn._typed import describe, fits
+from stpn._typed import describe, fits, type_hints
 from stpn.errors import ConfigError as ConfigError
 from stpn.errors import require as require
 from stpn.errors import unknown
@@ -281,7 +281,7 @@ def _json(text: str) -> Any:
 
 
 def _hints(cls: type[Any]) -> dict[str, Any]:
-    hints = typing.get_type_hints(cls)
+    hints = type_hints(cls)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 
 

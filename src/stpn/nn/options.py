@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 
@@ -27,6 +29,11 @@ def options_of(cls: Any) -> Mapping[str, Option]:
 
     A `configure` with `**options` hands them on to that of its base, whose options come first.
     """
+    return _options_of(cls)
+
+
+@functools.cache  # every layer asks when it is made
+def _options_of(cls: Any) -> Mapping[str, Option]:
     found: dict[str, Option] = {}
     for base in cls.__mro__:
         configure = vars(base).get("configure")
@@ -45,7 +52,7 @@ def options_of(cls: Any) -> Mapping[str, Option]:
         found = own | found
         if all(p.kind is not p.VAR_KEYWORD for p in parameters.values()):
             break
-    return found
+    return MappingProxyType(found)
 
 
 def _option(name: str, hint: Any, default: Any) -> Option:
