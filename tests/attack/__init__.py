@@ -31,7 +31,7 @@ from random import Random
 Case = Callable[[Random], str]
 
 HANGS = 120.0  # seconds after which one case counts as hung, unless its attack says else
-_BATCH = 500  # cases of an isolated attack in one process
+_BATCH = 5000  # cases of an isolated attack in one process
 
 
 class Broken(Exception):

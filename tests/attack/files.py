@@ -259,10 +259,12 @@ def _template() -> Path:
     from stpn import experiments, hub, results, zoo
     from stpn.runs import Run
     from stpn.summary import Row
-    from stpn.training import loop, session
+    from stpn.training import loop, provenance, session
     from stpn.training.loop import Reporter, Stop
 
-    loop._only_new_garbage = contextlib.nullcontext  # which takes longer than all else in a case
+    # What takes longer than all else in a case: collecting garbage, and asking git.
+    loop._only_new_garbage = contextlib.nullcontext
+    provenance.commit = functools.cache(provenance.commit)
     place = Path(tempfile.mkdtemp(prefix="stpn-attack-"))
     atexit.register(shutil.rmtree, place, ignore_errors=True)
     tiny = {"epochs": 2, "train_size": 64, "validation_size": 8, "test_size": 8, "threads": 1}

@@ -23,13 +23,29 @@ CORES = {
     "modplast": stpn.ModPlast,
     "hebbff": stpn.HebbFF,
 }
+MEMORIES = {
+    "deltanet": stpn.DeltaNet,
+    "gateddeltanet": stpn.GatedDeltaNet,
+    "fwp": stpn.FastWeightProgrammer,
+    "gla": stpn.GatedLinearAttention,
+    "gradplast": stpn.GradientPlasticity,
+}
 REFUSALS = (ValueError, TypeError, RuntimeError, AttributeError)
 TOLERANCE = {torch.float64: 1e-7, torch.float32: 2e-3}
 
 
 @attack("layers", isolated=True)
 def hostile_layer(random: Random) -> str:
-    core, inputs, state, reset, label = _case(random)
+    return _tried(*_case(random, CORES, steps=[1, 2, 5, 9, 20]))
+
+
+@attack("memories", isolated=True)
+def hostile_memory(random: Random) -> str:
+    """The cores of today, most of which run in chunks of 16 or 32 steps."""
+    return _tried(*_case(random, MEMORIES, steps=[1, 2, 16, 33, 40]))
+
+
+def _tried(core: nn.Module, inputs: Any, state: Any, reset: Any, label: str) -> str:
     results = {}
     for backend in ("reference", "native"):
         with stpn.use_backend("auto" if backend == "native" else backend):
@@ -47,14 +63,16 @@ def hostile_layer(random: Random) -> str:
     return _verdict(results["native"], results["reference"], truth, label)
 
 
-def _case(random: Random) -> tuple[nn.Module, Tensor, Any, Tensor | None, str]:
+def _case(
+    random: Random, cores: dict[str, Any], steps: list[int]
+) -> tuple[nn.Module, Tensor, Any, Tensor | None, str]:
     """A core, x, state, reset, and what is strange about them."""
-    name = random.choice(list(CORES))
+    name = random.choice(list(cores))
     dtype = random.choice([torch.float32, torch.float64])
     batch = random.choice([1, 2, 3, 8, 16])
-    steps = random.choice([1, 2, 5, 9, 20])
+    length = random.choice(steps)
     size = random.choice([1, 2, 3, 7, 8, 17])
-    core = CORES[name](
+    core = cores[name](
         size, random.choice([1, 2, 5, 8, 17]), num_layers=random.choice([1, 1, 2]),
         bidirectional=random.random() < 0.2, batch_first=True, dtype=dtype,
         **_options(random, name),
@@ -62,7 +80,7 @@ def _case(random: Random) -> tuple[nn.Module, Tensor, Any, Tensor | None, str]:
     with torch.no_grad():
         for parameter in core.parameters():
             parameter.copy_(draw(random, *parameter.shape, dtype=dtype, scale=0.4))
-    x = laid_out(random, draw(random, batch, steps, size, dtype=dtype))
+    x = laid_out(random, draw(random, batch, length, size, dtype=dtype))
     state = reset = None
     if random.random() < 0.5:
         zero = core.initial_state(batch)
@@ -72,7 +90,7 @@ def _case(random: Random) -> tuple[nn.Module, Tensor, Any, Tensor | None, str]:
         )
     if random.random() < 0.4:
         generator = torch.Generator().manual_seed(random.getrandbits(60))
-        reset = torch.rand(batch, steps, generator=generator) < 0.2
+        reset = torch.rand(batch, length, generator=generator) < 0.2
     label = random.choice(["ordinary", "ordinary", "odd values", "unbounded", "wrong", "wrong"])
     if label == "odd values":
         x = spoiled(random, x, VALUES)

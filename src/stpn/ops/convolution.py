@@ -19,7 +19,11 @@ def causal_convolution(
 
     What lies before a reset is 0 to all that come after it.
     """
-    (_, steps, channels), taps = x.shape, weight.shape[1]
+    (_, steps, channels), taps = x.shape, window.shape[1] + 1
+    if weight.shape != (channels, taps):
+        raise ValueError(
+            f"conv: expected shape {(channels, taps)} (channels, taps), got {tuple(weight.shape)}"
+        )
     x = torch.cat([window, x], 1)  # (B, L - 1 + T, C)
     ended = None
     if lengths is not None:
