@@ -34,6 +34,12 @@ OPTIONS: dict[str, tuple[type[RecurrentCore], dict[str, Any]]] = {
     "scaled": (STPNr, {"norm_scale": True}),
     "oja": (STPNr, {"rule": "oja"}),
     "oja without norm": (STPNf, {"rule": "oja", "norm": None, "clamp": 0.5}),
+    "new h": (STPNr, {"associate": "new"}),
+    "new h, gates": (STPNl, {"associate": "new", "decay": "after", "rule": "oja"}),
+    "f alone": (STPNr, {"norm": "f", "clamp": 0.4}),
+    "f of the layer": (STPNf, {"norm": "f", "norm_over": "layer"}),
+    "standardised": (STPNr, {"layer_norm": True}),
+    "standardised gates": (STPNl, {"layer_norm": True, "bias": False}),
     "sigmoid": (STPNr, {"nonlinearity": "sigmoid"}),
     "relu": (STPNr, {"nonlinearity": "relu"}),
     "without bias": (STPNl, {"bias": False}),
@@ -43,6 +49,7 @@ OPTIONS: dict[str, tuple[type[RecurrentCore], dict[str, Any]]] = {
     "clipped hebbff": (HebbFF, {"constraint": "clipped"}),
     "rnn": (RNN, {"nonlinearity": "relu", "num_layers": 2}),
     "lstm": (LSTM, {}),
+    "normalised lstm": (LSTM, {"normalize": True}),
     "mlp": (MLP, {}),
     "modplast": (ModPlast, {}),
     "plastic": (ModPlast, {"modulated": False, "bias": False, "num_layers": 2}),
@@ -105,9 +112,9 @@ class Network(SequenceModel):
         ]
 
     def _constant(self, suffix: str, steps: int) -> np.ndarray:
-        names = ("weight",) if isinstance(self.core, MLP) else ("weight_ih", "weight_hh")
-        weights = [getattr(self.core, f"{name}{suffix}").detach() for name in names]
-        return torch.cat(weights, dim=1).expand(steps, -1, -1).numpy()
+        operands = self.core.operands(self.core.layer_parameters(suffix))
+        weights = operands[:1] if isinstance(self.core, MLP) else operands[:2]
+        return torch.cat(weights, dim=1).detach().expand(steps, -1, -1).numpy()
 
     def exported(self, name: str) -> dict[str, Any]:
         return {"name": name, "about": f"Test network {name}.", **export(self)}

@@ -2,8 +2,8 @@
 
 The page's code (`assets/network.js`) knows three recurrences: rows of plastic synapses with or
 without the gates of an LSTM, modulated plasticity, and fast weights. The first one covers all STPNs
-with most of their options, HebbFF (no norm, one lambda and one gamma), and RNN, LSTM and MLP, whose
-synapses never change. Other cores are named with the reason.
+with all their options but `plastic_bias`, HebbFF (no norm, one lambda and one gamma), and RNN, LSTM
+and MLP without layer norm, whose synapses never change. Other cores are named with the reason.
 """
 
 from __future__ import annotations
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from stpn.zoo import Card, Shelf
 
 TASK = "art"
-
-USUAL = {"associate": "previous", "plastic_bias": False, "layer_norm": False}
-"""Options that the page's code does not know, and what it takes for granted of them."""
 
 
 class NotShown(StpnError):
@@ -114,12 +111,11 @@ def export(model: SequenceModel) -> dict[str, Any]:
 
 def export_core(core: RecurrentCore, readout: nn.Linear) -> dict[str, Any]:
     """A core and what reads it out, for `Network.load` and `Network.advance` in a browser."""
-    for option, usual in USUAL.items():
-        value = core.configuration.get(option, usual)
-        if value != usual:
-            raise NotShown(f"the page cannot run {type(core).__name__} with {option}={value!r}")
-    if core.configuration.get("norm") == "f":
-        raise NotShown(f"the page cannot run {type(core).__name__} with norm='f'")
+    from stpn.nn.stpn import Plasticity
+
+    unknown = "plastic_bias" if isinstance(core, Plasticity) else "layer_norm"
+    if core.configuration.get(unknown):
+        raise NotShown(f"the page cannot run {type(core).__name__} with {unknown}=True")
     if core.bidirectional:
         raise NotShown("it reads the sequence from both ends, so it has no steps to show")
     return {
@@ -143,7 +139,8 @@ def _layer(core: RecurrentCore, input_size: int, suffix: str) -> dict[str, Any]:
 
 def _plastic(core: RecurrentCore, suffix: str) -> dict[str, Any]:
     """One layer; lambda and gamma (R, D), zero at synapses that are not plastic."""
-    weight, bias, lambda_, gamma, options, norm_scale = _synapses(core, suffix)
+    weight, bias, lambda_, gamma, options = _synapses(core, suffix)
+    p = core.layer_parameters(suffix)
     return {
         "kind": "stpn",
         "rows": weight.shape[0],
@@ -154,12 +151,14 @@ def _plastic(core: RecurrentCore, suffix: str) -> dict[str, Any]:
         "norm_over": options.norm_over,
         "clamp": options.clamp,
         "rule": options.rule,
+        "associate": options.associate,
         "nonlinearity": options.nonlinearity,
         "weight": _base64(weight),
         "bias": _base64(bias),
         "lambda": _base64(lambda_.expand_as(weight)),
         "gamma": _base64(gamma.expand_as(weight)),
-        "norm_scale": _base64(norm_scale),
+        "norm_scale": _base64(p.get("norm_scale")),
+        "layer_norm": _base64(p.get("ln_weight")),
     }
 
 
@@ -204,8 +203,8 @@ def _fast(core: FastWeights, suffix: str) -> dict[str, Any]:
 
 def _synapses(
     core: RecurrentCore, suffix: str
-) -> tuple[Tensor, Tensor | None, Tensor, Tensor, STPNOptions, Tensor | None]:
-    """weight, bias, lambda, gamma, options and scale of the norm, as an STPN has them."""
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor, STPNOptions]:
+    """weight, bias, lambda, gamma and options, as an STPN has them."""
     import torch
 
     from stpn.nn.hebbff import HebbFF
@@ -215,7 +214,7 @@ def _synapses(
 
     p = core.layer_parameters(suffix)
     if isinstance(core, STPNf | STPNr | STPNl | HebbFF):
-        return (*core.operands(p), core.stpn_options, p.get("norm_scale"))
+        return (*core.operands(p), core.stpn_options)
     if isinstance(core, MLP):
         weight, bias = core.operands(p)
         options = STPNOptions(recurrent=False, norm=None)
@@ -230,7 +229,7 @@ def _synapses(
     else:
         raise NotShown(f"the page cannot run {type(core).__name__}")
     constant = weight.new_zeros(1, 1)
-    return weight, bias, constant, constant, options, None
+    return weight, bias, constant, constant, options
 
 
 def _base64(tensor: Tensor | None) -> str | None:

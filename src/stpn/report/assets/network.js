@@ -9,6 +9,7 @@
 
 const Network = (() => {
   const NORM_EPS = 1e-16;
+  const LAYER_NORM_EPS = 1e-5;
   const sigmoid = (value) => 1 / (1 + Math.exp(-value));
   const ACTIVATIONS = { tanh: Math.tanh, sigmoid, relu: (value) => Math.max(value, 0) };
 
@@ -21,7 +22,7 @@ const Network = (() => {
   }
 
   function load(exported) {
-    const tensors = ["weight", "bias", "lambda", "gamma", "norm_scale", "alpha", "modulator", "ln_weight", "ln_bias"];
+    const tensors = ["weight", "bias", "lambda", "gamma", "norm_scale", "layer_norm", "alpha", "modulator", "ln_weight", "ln_bias"];
     const layers = exported.layers.map((layer) => ({
       ...layer,
       ...Object.fromEntries(tensors.map((name) => [name, layer[name] && decode(layer[name])])),
@@ -47,7 +48,7 @@ const Network = (() => {
   function efficacies(layer, f) {
     const { rows, columns, weight } = layer;
     const g = weight.map((value, i) => value + f[i]);
-    if (layer.norm === null) return { g, n: null };
+    if (layer.norm === null || layer.norm === "f") return { g, n: null };
     const n = divisors(g, layer);
     for (let r = 0; r < rows; r++) {
       const factor = layer.norm_scale ? layer.norm_scale[r] : 1;
@@ -72,8 +73,9 @@ const Network = (() => {
         next[i] = clamp === null ? value : Math.min(Math.max(value, -clamp), clamp);
       }
     }
-    if (layer.norm === "post") {
-      const after = divisors(weight.map((value, i) => value + next[i]), layer);
+    if (layer.norm === "post" || layer.norm === "f") {
+      const total = layer.norm === "f" ? next : weight.map((value, i) => value + next[i]);
+      const after = divisors(total, layer);
       for (let i = 0; i < next.length; i++) next[i] /= after[Math.floor(i / columns)];
     }
     return next;
@@ -110,11 +112,25 @@ const Network = (() => {
 
   const STEPS = { stpn: plasticStep, modplast: modulatedStep, fastweights: fastStep };
 
+  /* Mean 0 and variance 1 over the units of each gate. */
+  function standardise(values, units, eps) {
+    const result = new Float64Array(values.length);
+    for (let first = 0; first < values.length; first += units) {
+      const part = values.subarray(first, first + units);
+      const mean = part.reduce((sum, value) => sum + value, 0) / units;
+      const variance = part.reduce((sum, value) => sum + (value - mean) ** 2, 0) / units;
+      result.set(part.map((value) => (value - mean) / Math.sqrt(variance + eps)), first);
+    }
+    return result;
+  }
+
   function plasticStep(layer, state, x) {
-    const { hidden_size: hidden } = layer;
+    const { hidden_size: hidden, bias, layer_norm: gain } = layer;
     const u = layer.recurrent ? [...x, ...state.h] : x;
     const { g, n } = efficacies(layer, state.f);
-    const { sums, power } = weigh(g, u, layer.bias);
+    let { sums, power } = weigh(g, u, gain ? null : bias);
+    if (gain)
+      sums = standardise(sums, hidden, LAYER_NORM_EPS).map((value, r) => gain[r] * value + (bias ? bias[r] : 0));
     let post, h, c = state.c;
     if (layer.gated) {
       const gates = [sigmoid, sigmoid, Math.tanh, sigmoid]; // i, f, g, o
@@ -125,7 +141,8 @@ const Network = (() => {
       post = sums.map(ACTIVATIONS[layer.nonlinearity]);
       h = post;
     }
-    return { h, c, f: plasticity(layer, state.f, post, u, n), g, power };
+    const pre = layer.associate === "new" ? [...x, ...h] : u;
+    return { h, c, f: plasticity(layer, state.f, post, pre, n), g, power };
   }
 
   /* f (H, H) is the Hebbian trace of the recurrent synapses; a scalar says how much is learnt. */
@@ -153,12 +170,8 @@ const Network = (() => {
    * shows them side by side, (H, I + H + H). */
   function fastStep(layer, state, x) {
     const { hidden_size: hidden, columns, weight } = layer;
-    const activate = (values) => {
-      const mean = values.reduce((sum, value) => sum + value, 0) / hidden;
-      const variance = values.reduce((sum, value) => sum + (value - mean) ** 2, 0) / hidden;
-      const scale = 1 / Math.sqrt(variance + layer.eps);
-      return values.map((value, j) => Math.tanh((value - mean) * scale * layer.ln_weight[j] + layer.ln_bias[j]));
-    };
+    const activate = (values) =>
+      standardise(values, hidden, layer.eps).map((value, j) => Math.tanh(value * layer.ln_weight[j] + layer.ln_bias[j]));
     const f = state.f.map((value, k) =>
       layer.decay * value + layer.rate * state.h[Math.floor(k / hidden)] * state.h[k % hidden]);
     const slow = weigh(weight, [...x, ...state.h], layer.bias);
