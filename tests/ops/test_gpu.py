@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-pytest.importorskip("triton", reason="stpn-torch[gpu] is not installed")
+pytest.importorskip("triton", minversion="3.4", reason="stpn-torch[gpu] is not installed")
 
 from stpn.ops.gpu import graphs, plan
 from stpn.ops.gpu.launch import in_steps

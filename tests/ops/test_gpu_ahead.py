@@ -9,7 +9,7 @@ import torch
 from parity import Shape, make_case
 from torch import Tensor
 
-pytest.importorskip("triton", reason="stpn-torch[gpu] is not installed")
+pytest.importorskip("triton", minversion="3.4", reason="stpn-torch[gpu] is not installed")
 
 import triton
 from triton.backends.compiler import GPUTarget

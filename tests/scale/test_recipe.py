@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+pytest.importorskip("ray", reason="stpn-torch[ray] is not installed")
+
 from stpn.scale.rllib import agent_from
 
 RECIPES = Path(__file__).parents[2] / "examples" / "recipes"

@@ -9,6 +9,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+
+pytest.importorskip("ray", reason="stpn-torch[ray] is not installed")
+
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.core.columns import Columns
 
