@@ -98,18 +98,34 @@ def test_only_the_first_steps(maze: Path, tmp_path: Path) -> None:
     assert iio.imread(watched.path).shape == (12, 518, 416, 3)
 
 
+def unlike(a: Any, b: Any) -> float:
+    """Part of the field's pixels that differ."""
+    field = slice(120, 430)
+    return (np.abs(a[field].astype(int) - b[field]) > 30).any(-1).mean()
+
+
 def test_pong_in_colour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ale_py")
     short = functools.partial(pong.vector_env, max_num_frames_per_episode=400)
-    monkeypatch.setattr(pong, "vector_env", short)
+    monkeypatch.setattr(pong, "vector_env", short)  # 100 steps
     path = train(tmp_path, "pong", num_steps=4, steps=8, eval_episodes=1, final_episodes=1)
-    watched = watch.record(path, tmp_path / "pong.gif", steps=40)
+    watched = watch.record(path, tmp_path / "pong.gif", steps=40, fps=10)
     frames = iio.imread(watched.path)
     assert len(frames) == 40
     assert frames.shape[1] > 2 * pong.SCREEN[0]
     game = frames[:, 40:400]
     assert (game.max(-1) > game.min(-1) + 30).any()  # not grey
     assert not np.array_equal(game[0], game[-1])
+
+    end = watch.record(path, tmp_path / "end.gif", start=31, fps=10)
+    assert (end.steps, end.whole) == (70, True)
+    last = iio.imread(end.path)
+    assert np.array_equal(last[:10, 40:400], game[30:40])
+    # A second of how it ended, which GIF keeps as one picture: not of the game that would begin.
+    assert len(last) == 71
+    assert unlike(last[-1], last[-2]) < unlike(last[-1], frames[0])
+    with pytest.raises(ConfigError, match="ended after 100 steps"):
+        watch.record(path, tmp_path / "none.gif", start=1000)
 
 
 def test_pendulum_drawn_by_mujoco(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ class Scene(ABC):
 
     fps: float
     env: Any  # a vector environment of one
+    shows_the_end: bool = False
+    """Whether after the last step `picture` is how the episode ended, and not a new one."""
 
     @abstractmethod
     def picture(self) -> Image: ...

@@ -27,9 +27,9 @@ class Watched:
     """What was recorded."""
 
     path: str
-    steps: int
-    reward: float
-    power: float  # mean over the steps
+    steps: int  # that are shown
+    reward: float  # of the episode up to the last of them
+    power: float  # mean over the steps that are shown
     whole: bool  # the episode ended; False: it was broken off at the limit
 
 
@@ -38,6 +38,7 @@ def record(
     out: str | Path,
     *,
     seed: int = 0,
+    start: int = 1,
     steps: int = 1000,
     fps: float | None = None,
     greedy: bool | None = None,
@@ -45,15 +46,17 @@ def record(
 ) -> Watched:
     """Let the network of a run, or one of the package, play, and write what is seen to `out`.
 
-    `steps` is the longest that is shown, `fps` the speed (None: the task's own), `greedy` whether
-    the most likely actions are taken (None: as the task measures). `env` repeats the environment
-    of a run that plays in "module:Name", whose module is imported.
+    `start` is the first step that is shown, `steps` the longest part from there on, `fps` the speed
+    (None: the task's own), `greedy` whether the most likely actions are taken (None: as the task
+    measures). `env` repeats the environment of a run that plays in "module:Name", whose module is
+    imported.
     """
     out = Path(out)
     if out.suffix.lower() not in FORMATS:
         raise ConfigError(f"a recording ends in {' or '.join(FORMATS)}, not {out.name!r}")
-    if steps < 1:
-        raise ConfigError(f"steps must be >= 1, not {steps}")
+    for name, value in (("start", start), ("steps", steps)):
+        if value < 1:
+            raise ConfigError(f"{name} must be >= 1, not {value}")
     if seed < 0:
         raise ConfigError(f"seed must be >= 0, not {seed}")
     need("imageio", extra="rl")
@@ -62,7 +65,7 @@ def record(
         assert isinstance(trainer, ReinforcementTrainer)  # else there is no scene
         try:
             with Film(out, scene.fps if fps is None else fps) as film:
-                return _play(trainer, scene, film, seed, steps, greedy)
+                return _play(trainer, scene, film, seed, range(start, start + steps), greedy)
         finally:
             scene.close()
 
@@ -72,12 +75,17 @@ def _play(
     scene: Scene,
     film: Film,
     seed: int,
-    steps: int,
+    shown: range,
     greedy: bool | None,
 ) -> Watched:
     config = trainer.config
     powers: list[float] = []
-    total, ended = 0.0, False
+    total, step, ended = 0.0, 0, False
+
+    def show(picture: Image) -> None:
+        caption = f"{config.model}   step {step}   reward {total:g}   power {powers[-1]:.4g}"
+        film.add(with_power(picture, caption, powers, len(shown)))
+
     player = Player(
         trainer.model,
         scene.env,
@@ -87,15 +95,21 @@ def _play(
     with player:
         player.worlds.start(seed)
         scene.started(seed)
-        while len(powers) < steps and not ended:
-            picture = scene.picture()
+        while step + 1 < shown.stop and not ended:
+            step += 1
+            picture = scene.picture() if step in shown else None
             power, (reward, terminated, truncated, _) = player.step()
             scene.stepped(player.action, bool(reward[0]))
-            powers.append(float(power[0]))
-            caption = f"step {len(powers)}   reward {total:g}   power {powers[-1]:.4g}"
-            film.add(with_power(picture, f"{config.model}   {caption}", powers, steps))
+            if picture is not None:
+                powers.append(float(power[0]))
+                show(picture)
             total += float(reward[0])
             ended = bool(terminated[0] or truncated[0])
+        if not powers:
+            raise ConfigError(f"start: the episode ended after {step} steps, before {shown.start}")
+        if ended and scene.shows_the_end:
+            for _ in range(round(film.fps)):  # a second, to read it
+                show(scene.picture())
     return Watched(str(film.path), len(powers), total, float(np.mean(powers)), ended)
 
 
@@ -107,6 +121,7 @@ class Film:
             raise ConfigError(f"fps must be between 0 and 1000, not {fps}")
         imageio = need("imageio.v2", extra="rl")
         self.path = path
+        self.fps = fps
         self._unfinished = path.with_name(f".{path.stem}.unfinished{path.suffix}")
         options: dict[str, Any] = {"fps": fps, "macro_block_size": 1}
         if path.suffix.lower() == ".gif":

@@ -21,6 +21,8 @@ class Watch:
     """File to write, .gif or .mp4. None: episode.gif in the run, or NETWORK.gif here."""
     seed: int = 0
     """Which episode."""
+    start: int = 1
+    """First step that is shown."""
     steps: int = 1000
     """Longest part of the episode that is shown."""
     fps: float | None = None
@@ -45,6 +47,7 @@ def run(arguments: list[str]) -> int:
         options.run,
         options.out or beside,
         seed=options.seed,
+        start=options.start,
         steps=options.steps,
         fps=options.fps,
         greedy=options.greedy if said else None,
@@ -54,8 +57,9 @@ def run(arguments: list[str]) -> int:
         print(json.dumps(dataclasses.asdict(watched)))
     else:
         end = "" if watched.whole else " (the episode went on)"
+        since = f" from step {options.start}" if options.start > 1 else ""
         print(
-            f"{watched.steps} steps{end}, reward {watched.reward:g}, "
+            f"{watched.steps} steps{since}{end}, reward {watched.reward:g}, "
             f"mean power {watched.power:.4g}: {watched.path}"
         )
     return 0

@@ -71,14 +71,14 @@ def _choosing(env: Any, actions: tuple[int, ...]) -> Any:
     return chosen
 
 
-def screen_env(num_envs: int = 1, *, three_actions: bool = False) -> Any:
+def screen_env(num_envs: int = 1, *, three_actions: bool = False, **options: Any) -> Any:
     """The same games in full size and colour, to be looked at.
 
     The emulator is deterministic: started with the same seed and given the same actions as a
     `vector_env`, it shows the same game.
     """
     size = {"img_height": SCREEN[0], "img_width": SCREEN[1]}
-    return vector_env(num_envs, three_actions=three_actions, grayscale=False, **size)
+    return vector_env(num_envs, three_actions=three_actions, grayscale=False, **size, **options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,10 +100,12 @@ class PongScene(Scene):
     """The screen in colour, from a second emulator that is given the same actions."""
 
     fps = 15
+    shows_the_end = True
 
     def __init__(self, env: Any, *, three_actions: bool) -> None:
         self.env = env
-        self._screen = screen_env(1, three_actions=three_actions)
+        later = need("gymnasium.vector", extra="rl").AutoresetMode.NEXT_STEP  # shows the last frame
+        self._screen = screen_env(1, three_actions=three_actions, autoreset_mode=later)
         self._frame: Image = np.zeros((*SCREEN, 3), dtype=np.uint8)
 
     def started(self, seed: int) -> None:
