@@ -28,7 +28,7 @@ class Loaded(HTMLParser):
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         values = dict(attributes)
-        if tag in ("script", "img", "iframe", "source"):
+        if tag in ("script", "img", "iframe", "source", "video"):
             self.found += [values.get("src") or ""]
         elif tag == "link" and values.get("rel") in ("stylesheet", "preload", "icon"):
             self.found += [values.get("href") or ""]
