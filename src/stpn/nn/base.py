@@ -51,6 +51,7 @@ from stpn.nn import checks
 from stpn.nn.operations import Operations
 from stpn.nn.options import check_options, options_of, signature_with_options
 from stpn.nn.state import rebuilt
+from stpn.ops.scan import scan
 
 Parameters: TypeAlias = Mapping[str, Any]
 """The parameters of a layer and direction by name: Tensors, or None for what it does without."""
@@ -170,28 +171,18 @@ class Recurrence(nn.Module):
         Past its end a sequence keeps its state, and y and power are 0. No tensor of the new state
         may share memory with y or with the old state.
         """
-        outputs, powers, start = [], [], state
-        for t, x_t in enumerate(x.unbind(1)):
-            over = None if lengths is None else t >= lengths  # (B,)
-            if reset is not None:
-                new_ones = reset[:, t] if over is None else reset[:, t] & ~over
-                state = rebuilt(state, [_zero_where(v, new_ones) for v in state])
+
+        def step(x_t: Tensor, values: tuple[Tensor, ...]) -> Any:
+            old = rebuilt(state, values)
             power = None
             if power_weight is not None:
-                power = self._power_of_a_step(x_t, state, p, power_weight)  # (B,)
-            y, new = self.advance(x_t, state, p)
-            if over is not None:
-                new = rebuilt(new, [_where(over, a, b) for a, b in zip(state, new, strict=True)])
-                y = _zero_where(y, over)
-                power = None if power is None else _zero_where(power, over)
-            state = new
-            outputs.append(y)
-            if power is not None:
-                powers.append(power)
-        final = rebuilt(
-            state, [v.clone() if v is old else v for v, old in zip(state, start, strict=True)]
-        )
-        return torch.stack(outputs, 1), final, torch.stack(powers, 1) if powers else None
+                power = self._power_of_a_step(x_t, old, p, power_weight)  # (B,)
+            y, new = self.advance(x_t, old, p)
+            return y, tuple(new), power
+
+        y, values, power = scan(step, x, tuple(state), reset, lengths)
+        final = [v.clone() if v is old else v for v, old in zip(values, state, strict=True)]
+        return y, rebuilt(state, final), power
 
     def run_in_place(
         self, x: Tensor, state: Any, p: Parameters, power_weight: Tensor | None
@@ -488,15 +479,6 @@ def _refuse_two_rules(cls: type[Recurrence]) -> None:
 def _attribute(name: str, suffix: str) -> str:
     """`lambda` of a cell is `lambda_`, as Python keeps the word for itself."""
     return name + (suffix or ("_" if keyword.iskeyword(name) else ""))
-
-
-def _zero_where(value: Tensor, rows: Tensor) -> Tensor:
-    """value (B, ...) with zeros in these rows (B,)."""
-    return value.masked_fill(rows.reshape(-1, *(1,) * (value.dim() - 1)), 0)
-
-
-def _where(rows: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    return torch.where(rows.reshape(-1, *(1,) * (a.dim() - 1)), a, b)
 
 
 def check_overwritable(states: Sequence[Any]) -> None:

@@ -28,14 +28,14 @@ def scan(
     ys: list[Tensor] = []
     powers: list[Tensor] = []
     for t in range(x.shape[1]):
-        x_t, fresh, active = x[:, t], None if reset is None else reset[:, t], None
+        x_t, reset_t, active = x[:, t], None if reset is None else reset[:, t], None
         if lengths is not None:
             # Padding may hold anything: a NaN in x would reach the gradient of W, a reset would
             # empty the final state.
             active = lengths > t
             x_t = _masked(active, x_t)
-            fresh = None if fresh is None else fresh & active
-        state = tuple(_fresh(fresh, value) for value in state)
+            reset_t = None if reset_t is None else reset_t & active
+        state = tuple(_reset(reset_t, value) for value in state)
         y, new, power = step(x_t, state)
         if power is not None:
             powers.append(_masked(active, power))
@@ -51,8 +51,8 @@ def _like(mask: Tensor, value: Tensor) -> Tensor:
     return mask.reshape(-1, *(1,) * (value.dim() - 1))
 
 
-def _fresh(fresh: Tensor | None, state: Tensor) -> Tensor:
-    return state if fresh is None else torch.where(_like(fresh, state), 0.0, state)
+def _reset(reset: Tensor | None, state: Tensor) -> Tensor:
+    return state if reset is None else torch.where(_like(reset, state), 0.0, state)
 
 
 def _masked(active: Tensor | None, value: Tensor) -> Tensor:
