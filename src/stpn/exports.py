@@ -247,7 +247,7 @@ def _arguments(step: Step) -> tuple[tuple[Tensor, ...], tuple[Any, ...]]:
 
 
 def _plain_copy(network: nn.Module, core: RecurrentCore) -> Any:
-    if core._observers is not None:
+    if core.observed:
         raise NotExported("a meter or trace watches the core: export it outside of that `with`")
     return copy.deepcopy(network)
 

@@ -41,6 +41,13 @@ PAPER = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("name", models())
+def test_nn_exports_every_core_and_its_cell(name: str) -> None:
+    core = cores.get(name).load()
+    assert getattr(stpn.nn, core.__name__) is core
+    assert issubclass(getattr(stpn.nn, f"{core.__name__}Cell"), stpn.nn.RecurrentCell)
+
+
 def count(model: str, inputs: int, hidden: int, outputs: int) -> int:
     core = build(model, inputs, hidden, device="meta")
     return sum(p.numel() for p in core.parameters()) + outputs * (hidden + 1)

@@ -11,25 +11,26 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from stpn import nn as own
 from stpn.analog import cores, layers, lines
 from stpn.analog.cells import Cells
 from stpn.energy import DeviceProfile
-from stpn.nn import fast_weights, hebbff, modulated, stpn, torch_cores
 from stpn.nn.base import Recurrence
 
 Module = TypeVar("Module", bound=nn.Module)
 
-# A family of cores: its class, what only changes parameters, and its plain step.
-_FAMILIES: tuple[tuple[type[Any], type[cores.Analog], type[cores.Analog]], ...] = (
-    (stpn._Neurons, cores.AnalogSynapses, cores.NeuronStep),
-    (stpn._Gated, cores.AnalogSynapses, cores.GatedStep),
-    (hebbff._HebbFF, cores.AnalogSynapses, cores.HebbFFStep),
-    (modulated._ModPlast, cores.Analog, cores.ModPlastStep),
-    (fast_weights._FastWeights, cores.Analog, cores.FastWeightsStep),
-    (torch_cores._RNN, cores.Analog, cores.RNNStep),
-    (torch_cores._LSTM, cores.Analog, cores.LSTMStep),
-    (torch_cores._GRU, cores.Analog, cores.GRUStep),
-    (torch_cores._MLP, cores.Analog, cores.MLPStep),
+# A family of cores: its classes, what only changes parameters, and its plain step.
+_FAMILIES: tuple[tuple[tuple[type[Any], ...], type[cores.Analog], type[cores.Analog]], ...] = (
+    ((own.STPNr, own.STPNrCell), cores.AnalogSynapses, cores.NeuronStep),
+    ((own.STPNf, own.STPNfCell), cores.AnalogSynapses, cores.NeuronStep),
+    ((own.STPNl, own.STPNlCell), cores.AnalogSynapses, cores.GatedStep),
+    ((own.HebbFF, own.HebbFFCell), cores.AnalogSynapses, cores.HebbFFStep),
+    ((own.ModPlast, own.ModPlastCell), cores.Analog, cores.ModPlastStep),
+    ((own.FastWeights, own.FastWeightsCell), cores.Analog, cores.FastWeightsStep),
+    ((own.RNN, own.RNNCell), cores.Analog, cores.RNNStep),
+    ((own.LSTM, own.LSTMCell), cores.Analog, cores.LSTMStep),
+    ((own.GRU, own.GRUCell), cores.Analog, cores.GRUStep),
+    ((own.MLP, own.MLPCell), cores.Analog, cores.MLPStep),
 )
 _OTHERS = (nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention, nn.Embedding)
 
@@ -121,8 +122,8 @@ def _family(module: Recurrence, profile: DeviceProfile) -> type[cores.Analog]:
             raise ValueError(
                 f"model: {plain.__name__} with {option}={value!r} has no form on devices"
             )
-    for base, parameters, step in _FAMILIES:
-        if issubclass(plain, base):
+    for (base, cell), parameters, step in _FAMILIES:
+        if issubclass(plain, (base, cell)):
             if plain.run is not base.run or plain.run_in_place is not base.run_in_place:
                 break
             stepwise = lines.in_step(profile, rates=step.rates_in_step)

@@ -173,7 +173,7 @@ class _PlasticStep(_Stepwise, AnalogSynapses):
 
     def _options(self) -> STPNOptions:
         core: Any = self
-        return core._options_in_use()
+        return core.options_in_use()
 
     def _sums(self, x: Tensor, state: Any, p: Parameters) -> tuple[Tensor, Tensor, Tensor | None]:
         """a (B, R) with bias, u (B, D) and the divisor n."""

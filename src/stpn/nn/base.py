@@ -240,6 +240,11 @@ class Recurrence(nn.Module):
         return self.freezes > 0
 
     @property
+    def observed(self) -> bool:
+        """Whether someone is told its power."""
+        return self._observers is not None
+
+    @property
     def state_size(self) -> int:
         """How many numbers the state of one sequence has, in all layers and directions."""
         sizes = (self.state_shapes(input_size) for input_size, _ in self.layers)

@@ -126,7 +126,7 @@ class RecurrentCore(Recurrence):
         batch = (x.shape[1 - time],) if batched else ()
         if x.shape[time] == 0:
             raise ValueError(f"x: expected at least one time step, got shape {tuple(x.shape)}")
-        states = self._checked_states(state, batch)
+        states = self.checked_states(state, batch)
         if reset is not None:
             reset = checks.mask("reset", reset, x.shape[:-1], "(x without features)", x.device)
 
@@ -149,7 +149,7 @@ class RecurrentCore(Recurrence):
         self._checked_input(x.data, (2,), "(sum of lengths, I) in a PackedSequence")
         padded, lengths = pad_packed_sequence(x, batch_first=True)  # (B, T, I), (B,), user's order
         batch, steps, _ = padded.shape
-        states = self._checked_states(state, (batch,))
+        states = self.checked_states(state, (batch,))
         if reset is not None:
             shape = (batch, steps) if self.batch_first else (steps, batch)
             reset = checks.mask("reset", reset, shape, "(the padded x, no features)", padded.device)
@@ -179,7 +179,7 @@ class RecurrentCore(Recurrence):
             )
         x = self._checked_input(x, (1, 2), "(B, I) or (I,)")
         batch = tuple(x.shape[:-1])
-        states = self._checked_states(state, batch, writable=inplace)
+        states = self.checked_states(state, batch, writable=inplace)
         if reset is not None:
             reset = checks.mask("reset", reset, batch, "(x without features)", x.device)
         return self._stream(x, states, reset, inplace, self._drop)
@@ -193,7 +193,7 @@ class RecurrentCore(Recurrence):
         replaced rather than changed in place.
         """
         self._checked_input(x, (2,), "(B, I)")
-        state = self._checked_states(state, x.shape[:1])
+        state = self.checked_states(state, x.shape[:1])
         check_overwritable(state)
         fast = self.bind(x, state[0]) if len(state) == 1 else None
 
@@ -216,7 +216,7 @@ class RecurrentCore(Recurrence):
             )
         return x
 
-    def _checked_states(
+    def checked_states(
         self, state: object, batch: tuple[int, ...], writable: bool = False
     ) -> tuple[Any, ...]:
         like, layers = self.like, self.layers

@@ -223,7 +223,7 @@ class Plasticity(Recurrence):
         )
         return functional.pad(value.expand(value.shape[0], plastic), (before, after))
 
-    def _options_in_use(self) -> STPNOptions:
+    def options_in_use(self) -> STPNOptions:
         return self._frozen_options if self.freezes else self.stpn_options
 
     def synapses(self, state: Any, p: Parameters) -> tuple[Tensor, Tensor]:
@@ -260,7 +260,7 @@ class _Neurons(Plasticity):
             state.h,
             state.f,
             *self.operands(p),
-            options=self._options_in_use(),
+            options=self.options_in_use(),
             **self._gains(p),
             reset=reset,
             lengths=lengths,
@@ -279,7 +279,7 @@ class _Neurons(Plasticity):
             state.h,
             state.f,
             *self.operands(p),
-            options=self._options_in_use(),
+            options=self.options_in_use(),
             power_weight=power_weight,
         )
         state.h.copy_(y)
@@ -302,7 +302,7 @@ class _Neurons(Plasticity):
             state.h,
             state.f,
             lambda: [self._parameters.get(name) for name in names],
-            options=self._options_in_use(),
+            options=self.options_in_use(),
         )
 
 
@@ -336,7 +336,7 @@ class _Gated(Plasticity):
             state.c,
             state.f,
             *self.operands(p),
-            options=self._options_in_use(),
+            options=self.options_in_use(),
             **self._gains(p),
             reset=reset,
             lengths=lengths,
@@ -356,7 +356,7 @@ class _Gated(Plasticity):
             state.c,
             state.f,
             *self.operands(p),
-            options=self._options_in_use(),
+            options=self.options_in_use(),
             power_weight=power_weight,
         )
         state.h.copy_(y)

@@ -97,7 +97,7 @@ class Stream:
             first, alone = found[known[0]], self.core.state_shapes(self.core.input_size)[0]
             batch = tuple(first.shape[:1]) if first.dim() == len(alone) + 1 else ()
         try:
-            self.state = self.core._checked_states(state, batch)
+            self.state = self.core.checked_states(state, batch)
         except (TypeError, ValueError) as error:
             raise CheckpointError(
                 f"{path} does not fit this {type(self.core).__name__}: {error}"
