@@ -83,7 +83,7 @@ class Bar(Reporter):
         self._bar.facts = " · ".join(
             [
                 f"loss {trainer.loss:.4g}",
-                *_figures(self._row, trainer),
+                *_numbers(self._row, trainer),
                 f"{self._pace.rate(trainer):,.0f} {trainer.sample_unit}/s",
             ]
         )
@@ -132,7 +132,7 @@ class Lines(Reporter):
         facts = [
             f"{trainer.config.unit} {row['step']}/{trainer.total}",
             *([] if row["loss"] is None else [f"loss {row['loss']:.4g}"]),
-            *_figures(row, trainer),
+            *_numbers(row, trainer),
             f"{self._pace.rate(trainer):.0f} {trainer.sample_unit}/s",
             f"{duration(self._pace.seconds_left(trainer))} left",
         ]
@@ -153,20 +153,20 @@ class JsonLines(Reporter):
 
     def started(self, run: Run, trainer: Trainer) -> None:
         self._pace = _Pace(trainer)
-        emit("started", run=str(run.path), unit=trainer.config.unit, **_position(trainer))
+        emit("started", run=str(run.path), unit=trainer.config.unit, **trainer.position)
 
     def progressed(self, trainer: Trainer) -> None:
         now = time.monotonic()
         if now - self._last >= JSON_SECONDS:
             self._last = now
             left = self._pace.seconds_left(trainer)
-            emit("progress", **_position(trainer), loss=trainer.loss, seconds_left=left)
+            emit("progress", **trainer.position, loss=trainer.loss, seconds_left=left)
 
     def measured(self, row: Row) -> None:
         emit("row", **row)
 
     def evaluating(self, trainer: Trainer) -> None:
-        emit("evaluating", **_position(trainer))
+        emit("evaluating", **trainer.position)
 
 
 def emit(event: str, **content: Any) -> None:
@@ -174,11 +174,7 @@ def emit(event: str, **content: Any) -> None:
     print(json.dumps({"event": event, **json_safe(content)}, allow_nan=False), flush=True)
 
 
-def _position(trainer: Trainer) -> dict[str, float]:
-    return {"progress": trainer.progress, "total": trainer.total}
-
-
-def _figures(row: Row, trainer: Trainer) -> list[str]:
+def _numbers(row: Row, trainer: Trainer) -> list[str]:
     facts = []
     if row.get("proficiency") is not None:
         facts.append(f"{trainer.proficiency_name} {row['proficiency']:.4g}")

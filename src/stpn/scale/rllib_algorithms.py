@@ -13,11 +13,11 @@ import math
 from typing import Any
 
 from stpn._extras import need
-from stpn.config import STPN_MODELS, STPN_SETTINGS
 from stpn.errors import ConfigError
 from stpn.tasks import registry
 from stpn.tasks.agents import AgentTask
 from stpn.training.algorithms import PPOSettings
+from stpn.training.cores import options_of
 from stpn.training.rl_config import AgentConfig
 
 ALGORITHMS = {"ppo": "PPO", "appo": "APPO", "impala": "IMPALA"}
@@ -69,7 +69,7 @@ def algorithm_config(config: AgentConfig, *, hidden_size: int, steps_before: int
                 model_config={
                     "model": config.model,
                     "hidden_size": hidden_size,
-                    "core": core_options(config),
+                    "core": options_of(config),
                     "max_seq_len": _sequence(config, name),
                 },
             )
@@ -107,15 +107,6 @@ def _ppo(config: AgentConfig) -> PPOSettings:
     """Of a run that would learn by another algorithm here: the defaults."""
     own = config.algorithm
     return own if isinstance(own, PPOSettings) else PPOSettings()
-
-
-def core_options(config: AgentConfig) -> dict[str, Any]:
-    """Options of the core's class."""
-    options: dict[str, Any] = {**config.core_options, "num_layers": config.num_layers}
-    if config.model in STPN_MODELS:
-        options |= {name: getattr(config, name) for name in STPN_SETTINGS}
-        options["norm"] = None if config.norm == "none" else config.norm
-    return options
 
 
 def _sequence(config: AgentConfig, name: str) -> int:

@@ -183,7 +183,7 @@ class _Relay(Reporter):
         self._worker.tell(
             "started",
             unit=trainer.config.unit,
-            **_position(trainer),
+            **trainer.position,
             host=os.uname().nodename,
             node=need("ray", extra="ray").get_runtime_context().get_node_id(),
             process=os.getpid(),
@@ -193,7 +193,7 @@ class _Relay(Reporter):
         now = time.monotonic()
         if now - self._last >= PROGRESS_SECONDS:
             self._last = now
-            self._worker.tell("progress", **_position(trainer), loss=trainer.loss)
+            self._worker.tell("progress", **trainer.position, loss=trainer.loss)
 
     def measured(self, row: Row) -> None:
         self._worker.tell("row", **row)
@@ -202,8 +202,4 @@ class _Relay(Reporter):
         self._worker.saved()
 
     def evaluating(self, trainer: Trainer) -> None:
-        self._worker.tell("evaluating", **_position(trainer))
-
-
-def _position(trainer: Trainer) -> dict[str, float]:
-    return {"progress": trainer.progress, "total": trainer.total}
+        self._worker.tell("evaluating", **trainer.position)

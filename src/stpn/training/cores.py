@@ -27,21 +27,26 @@ def build_core(
     With a hidden size of None, a model outside the paper's grid becomes as large as leaves it, with
     a linear readout to `output_size`, about as many parameters as the paper's model on the task.
     """
-    if config.model in STPN_MODELS:
-        settings = {name: getattr(config, name) for name in STPN_SETTINGS}
-        settings["norm"] = None if config.norm == "none" else config.norm
-        options = {**settings, **options}
-    known = cores.core_options(config.model)
-    for name in config.core_options:
-        if name not in known:
-            raise ConfigError(unknown(f"option of {config.model}", name, known))
-    options = {**options, **config.core_options, "num_layers": config.num_layers}
+    options |= options_of(config)
     try:
         size = config.hidden_size or _fair_size(config, input_size, output_size, options)
         _check_memory(config.model, input_size, size, options)
         return registry.build(config.model, input_size, size, batch_first=True, **options)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{config.model} refuses its settings: {error}") from error
+
+
+def options_of(config: RunConfig) -> dict[str, Any]:
+    """Options of the core's class that `config` has."""
+    options: dict[str, Any] = {**config.core_options, "num_layers": config.num_layers}
+    if config.model in STPN_MODELS:
+        options |= {name: getattr(config, name) for name in STPN_SETTINGS}
+        options["norm"] = None if config.norm == "none" else config.norm
+    known = cores.core_options(config.model)
+    for name in config.core_options:
+        if name not in known:
+            raise ConfigError(unknown(f"option of {config.model}", name, known))
+    return options
 
 
 def build_agent(config: AgentConfig, encoder: Encoder, policy: Policy) -> Agent:

@@ -18,10 +18,7 @@ from stpn.config import RunConfig
 from stpn.energy import EnergyMeter
 from stpn.nn.core import RecurrentCore
 from stpn.training import checkpoint, finite, optim
-from stpn.training.trainer import Evaluation, Row, State, Trainer
-
-POWER_POINTS = 200
-"""Longest power curve in a summary; a longer sequence is averaged over stretches."""
+from stpn.training.trainer import POWER_POINTS, Evaluation, Row, State, Trainer
 
 Config = TypeVar("Config", bound=RunConfig)
 LossAndValue: TypeAlias = tuple[Tensor, Tensor]  # (), ()
@@ -87,7 +84,7 @@ class SupervisedTrainer(Trainer, Generic[Config]):
 
     @abstractmethod
     def validate(self) -> Evaluation:
-        """The figures of a row."""
+        """The numbers of a row."""
 
     def update(self) -> bool:
         x, target = (part.to(self.device, non_blocking=True) for part in self.batch())
@@ -106,11 +103,11 @@ class SupervisedTrainer(Trainer, Generic[Config]):
         return self.after_update()
 
     def measure(self) -> Row:
-        figures = self.validate()
+        found = self.validate()
         return {
             "step": self.done,
-            "proficiency": figures.proficiency,
-            "power": figures.power,
+            "proficiency": found.proficiency,
+            "power": found.power,
             "loss": self._loss_sum / self._loss_count,
         }
 

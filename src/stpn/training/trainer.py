@@ -1,4 +1,4 @@
-"""What the training loop drives: the seam between any task and everything around it.
+"""What the training loop drives: the interface between any task and everything around it.
 
 A `Trainer` owns the model, the optimizer, the data or environments and all random streams. The loop
 (`stpn.training.loop`) owns the rest: checkpoints, metrics on disk, progress, Ctrl-C, the final
@@ -8,7 +8,7 @@ summary. A new task or algorithm implements this class and gets all of that.
     while trainer.done < trainer.total:
         row = trainer.advance()          # one update, and what was measured if a row is due
         ...                              # at any point here: save trainer.state_dict()
-    figures = trainer.evaluate()
+    evaluation = trainer.evaluate()
 
 Learning (`update`) and measuring (`measure`, `evaluate`) are apart, so that the loop can say which
 of them is going on and break off a measurement without losing what was learnt.
@@ -41,9 +41,13 @@ State = dict[str, Any]
 """Nested dicts, lists and tuples of tensors, NumPy arrays, numbers, strings, booleans and None."""
 
 
+POWER_POINTS = 200
+"""Longest power curve in a summary; of longer episodes or sequences it has means over stretches."""
+
+
 @dataclass(frozen=True)
 class Evaluation:
-    """Final figures of a model."""
+    """What a model reaches at the end."""
 
     proficiency: float  # accuracies in percent
     power: float  # of the recurrent core, mean over time steps, batch and runs
@@ -82,6 +86,11 @@ class Trainer(ABC):
         return self.done
 
     @property
+    def position(self) -> dict[str, float]:
+        """Where it stands, for whoever reports it."""
+        return {"progress": self.progress, "total": self.total}
+
+    @property
     def beyond_total(self) -> bool:
         """Whether a run of length `total` would have ended before this trainer's last update."""
         return self.done > self.total
@@ -115,7 +124,7 @@ class Trainer(ABC):
 
     @abstractmethod
     def evaluate(self) -> Evaluation:
-        """The final figures, as the paper measures them. Deterministic; changes nothing."""
+        """The final numbers, as the paper measures them. Deterministic; changes nothing."""
 
     @abstractmethod
     def state_dict(self) -> State:
