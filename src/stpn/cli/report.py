@@ -43,6 +43,8 @@ def run(arguments: list[str]) -> int:
     from stpn.report import build, publish  # matplotlib takes its time to load
     from stpn.zoo import pretrained
 
+    if options.readme is not None:
+        publish.around_results(options.readme)  # before, not after all figures
     notes = read_notes(options.runs, options.notes)
     console = Console(stderr=options.json, soft_wrap=True)
     with console.status("reading runs") as status:

@@ -18,14 +18,13 @@ from stpn._files import around, explain_os_errors, write_atomic
 from stpn.report.build import Report, Written, markdown
 from stpn.report.comparison import decimals
 from stpn.report.grid import Group, Quantity
-from stpn.report.plots import Plot
+from stpn.report.plots import MAIN_TASKS, Plot
 from stpn.report.style import model_rank, model_style, task_style
 from stpn.report.tables import seeds_text
 from stpn.report.verdicts import Verdict, judge, number_text, percent
 
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
 
-MAIN_TASKS = ("art", "maze", "pong", "pendulum")
 MAIN_FIGURE = "power-proficiency"
 
 
@@ -52,11 +51,16 @@ def write_docs(written: Written, directory: Path) -> list[Path]:
     return [page, *(figures / path.name for path in drawn)]
 
 
-def write_readme(report: Report, readme: Path, docs: Path) -> Path:
-    """Put the main figure and table between the two marks of a README."""
+def around_results(readme: Path) -> tuple[str, str]:
+    """What stands before and after the results, marks included."""
     with explain_os_errors(f"read {readme}"):
         text = readme.read_text(encoding="utf-8")
-    before, after = around(text, BEGIN, END, readme)
+    return around(text, BEGIN, END, readme)
+
+
+def write_readme(report: Report, readme: Path, docs: Path) -> Path:
+    """Put the main figure and table between the two marks of a README."""
+    before, after = around_results(readme)
     part = readme_part(report, Path(os.path.relpath(docs, readme.parent)))
     write_atomic(readme, f"{before}\n{part}{after}".encode())
     return readme
