@@ -21,13 +21,18 @@ onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 onnx = pytest.importorskip("onnx")
 
-OPTIONS: list[tuple[str, dict[str, Any]]] = [
+OPTIONS: list[Any] = [
     ("stpnr", {"norm": "pre", "clamp": 0.3, "num_layers": 2}),
     ("ustpnr", {"norm": "post", "norm_over": "layer", "norm_scale": True, "clamp": 0.1}),
     ("stpnf", {"norm": None, "rule": "oja"}),
     ("ustpnf", {}),
     ("stpnl", {"norm": "post", "clamp": 0.2}),
-    *((name, {}) for name in stpn.models() if "stpn" not in name),
+    ("lstm", {}),
+    *(
+        pytest.param(name, {}, marks=pytest.mark.slow)
+        for name in stpn.models()
+        if "stpn" not in name and name != "lstm"
+    ),
 ]
 
 

@@ -47,25 +47,8 @@ def test_a_finished_run_with_other_settings_is_not_taken_for_this_one(tmp_path, 
     assert plan([tiny()], tmp_path)[0].state == "finished"
     (job,) = plan([tiny(lr=0.5)], tmp_path)
     assert job.state == "refused"
-    assert (
-        main(
-            [
-                "sweep",
-                "art",
-                "--models",
-                "stpnr",
-                "--seeds",
-                "1",
-                *FLAGS,
-                "--lr",
-                "0.5",
-                "--out",
-                str(tmp_path),
-                "--dry-run",
-            ]
-        )
-        == 0
-    )
+    other = ["sweep", "art", "--models", "stpnr", "--seeds", "1", *FLAGS, "--lr", "0.5"]
+    assert main([*other, "--out", str(tmp_path), "--dry-run"]) == 0
     assert "refused" in capsys.readouterr().out
     (result,) = LocalExecutor().execute([job], lambda event: None)
     assert result.status == "failed"
@@ -189,6 +172,7 @@ def test_workers_import_nothing_from_the_current_directory(tmp_path, monkeypatch
     assert not (tmp_path / "executed").exists()
 
 
+@pytest.mark.slow
 def test_a_damaged_run_is_refused_and_the_others_go_on(tmp_path):
     jobs = [tiny(seed=seed) for seed in range(2)]
     damaged = tmp_path / jobs[0].directory

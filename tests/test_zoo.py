@@ -21,6 +21,8 @@ from stpn.training import session
 RESULTS = Path(__file__).parents[1] / "results"
 TINY = {"epochs": 1, "train_size": 64, "validation_size": 8, "test_size": 50}
 NAMES = stpn.pretrained.names()
+# One of each task in the quick loop.
+QUICK = ("art-stpnr", "familiarity-infinite-r3-hebbff", "maze-stpnr", "pendulum-lstm")
 
 
 @pytest.fixture(scope="module")
@@ -47,17 +49,17 @@ class TestMade:
         assert shelf.names() == ["art-stpnr", "art-lstm", "familiarity-infinite-r3-hebbff"]
 
     def test_the_best_seed_is_taken(self, shelf, runs):
-        figures = [Run(runs / f"art/stpnr/seed{i}").summary.proficiency for i in range(3)]
+        numbers = [Run(runs / f"art/stpnr/seed{i}").summary.proficiency for i in range(3)]
         card = shelf.card("art-stpnr")
-        assert card.proficiency == max(figures)
-        assert card.seed == figures.index(max(figures))
+        assert card.proficiency == max(numbers)
+        assert card.seed == numbers.index(max(numbers))
         assert card.chosen == "the highest test accuracy of 3 seeds"
         assert shelf.card("art-lstm").chosen == "the only seed"
 
     def test_results_of_runs_that_are_gone_count(self, runs, tmp_path, capsys):
         """Runs come and go, results stay: what was shipped is replaced by something better only."""
-        figures = [Run(runs / f"art/stpnr/seed{i}").summary.proficiency for i in range(3)]
-        best = figures.index(max(figures))
+        numbers = [Run(runs / f"art/stpnr/seed{i}").summary.proficiency for i in range(3)]
+        best = numbers.index(max(numbers))
         others = [i for i in range(3) if i != best]
         here, results, networks = (tmp_path / name for name in ("here", "results", "networks"))
 
@@ -80,7 +82,7 @@ class TestMade:
         assert export(others[0]) == 1
         assert f"seed{best}.json, whose run is not here" in capsys.readouterr().out
 
-    def test_weights_and_figures_are_those_of_the_run(self, shelf, runs):
+    def test_weights_and_numbers_are_those_of_the_run(self, shelf, runs):
         card = shelf.card("art-stpnr")
         with session.restored(runs / f"art/stpnr/seed{card.seed}") as trainer:
             expected = trainer.model.state_dict()
@@ -141,28 +143,31 @@ class TestOfThePackage:
     def test_there_are_some(self):
         assert "art-stpnr" in NAMES
 
-    @pytest.mark.parametrize("name", NAMES)
-    def test_reaches_its_figures_again(self, name):
+    @pytest.mark.parametrize(
+        "name",
+        [pytest.param(n, marks=[pytest.mark.slow] * (n not in QUICK)) for n in NAMES],
+    )
+    def test_reaches_its_numbers_again(self, name):
         card = stpn.pretrained.card(name)
         if card.metric != "reward":
             # another processor adds in another order, which may tip a few sequences
-            _, figures = stpn.pretrained.measure(name)
-            assert figures.proficiency == pytest.approx(card.proficiency, abs=0.1)
-            assert figures.power == pytest.approx(card.power, rel=0.02)
+            _, numbers = stpn.pretrained.measure(name)
+            assert numbers.proficiency == pytest.approx(card.proficiency, abs=0.1)
+            assert numbers.power == pytest.approx(card.power, rel=0.02)
             return
-        pytest.importorskip("gymnasium")
+        pytest.importorskip("mujoco" if card.task == "pendulum" else "gymnasium")
         if card.task == "pong":
             pytest.skip("its games take minutes where cores are busy: stpn eval pong-stpnr")
         # episodes of the pendulum have a thousand steps
         episodes = min(card.config["final_episodes"], 20 if card.task == "pendulum" else 512)
-        _, figures = stpn.pretrained.measure(name, final_episodes=episodes)
-        error = figures.extras["reward_std"] / episodes**0.5
+        _, numbers = stpn.pretrained.measure(name, final_episodes=episodes)
+        error = numbers.extras["reward_std"] / episodes**0.5
         tolerance = 4 * error + 0.02 * abs(card.proficiency)
-        assert figures.proficiency == pytest.approx(card.proficiency, abs=tolerance)
-        assert figures.power == pytest.approx(card.power, rel=0.1)
+        assert numbers.proficiency == pytest.approx(card.proficiency, abs=tolerance)
+        assert numbers.power == pytest.approx(card.power, rel=0.1)
 
     @pytest.mark.parametrize("name", NAMES)
-    def test_its_figures_are_those_of_the_results(self, name):
+    def test_its_numbers_are_those_of_the_results(self, name):
         card = stpn.pretrained.card(name)
         runs = load_results(RESULTS / card.task / card.model)
         (run,) = [run for run in runs if run.seed == card.seed]

@@ -136,6 +136,7 @@ def test_the_encoder_has_its_share_of_learning_from_frames() -> None:
     assert agent.encoder.forward == forward
 
 
+@pytest.mark.slow
 def test_memory_of_a_process_of_its_own() -> None:
     pytest.importorskip("gymnasium")
     ballast = torch.ones(2**28)  # 1 GiB that the new process must not be charged with

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_core.py"
 TINY = ("--train-size", "256", "--validation-size", "64", "--test-size", "64", "--threads", "1")
 
 
-def run(directory: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *command],
-        cwd=directory,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
-        capture_output=True,
-        text=True,
-    )
-
-
-def test_it_is_checked_trained_and_known_to_other_commands(tmp_path: Path) -> None:
-    flags = ("--epochs", "2", "--core", "use=0.25", *TINY)
-    done = run(tmp_path, str(EXAMPLE), *flags)
-    assert done.returncode == 0, done.stderr
-    assert "tiring keeps what every core promises" in done.stdout
+def test_it_is_checked_trained_and_known_to_other_commands(
+    python: Callable[..., str], tmp_path: Path
+) -> None:
+    said = python(EXAMPLE, "--epochs", "2", "--core", "use=0.25", *TINY)
+    assert "tiring keeps what every core promises" in said
     path = tmp_path / "runs/art/tiring/seed0"
     config = json.loads((path / "config.json").read_bytes())
     assert config["core"] == ["use=0.25"]
@@ -35,6 +23,4 @@ def test_it_is_checked_trained_and_known_to_other_commands(tmp_path: Path) -> No
     assert summary["power"] > 0
     (tmp_path / "own_core.py").symlink_to(EXAMPLE)
     code = f"from stpn.cli import main; main(['list']); exit(main(['eval', {str(path)!r}]))"
-    done = run(tmp_path, "-c", code, STPN_PLUGINS="own_core")
-    assert done.returncode == 0, done.stderr
-    assert "\ntiring " in done.stdout, done.stderr
+    assert "\ntiring " in python("-c", code, STPN_PLUGINS="own_core")

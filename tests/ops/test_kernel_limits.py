@@ -142,6 +142,7 @@ with stpn.use_backend("native"):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 def test_memory_of_a_large_call_is_given_back() -> None:
     assert int(in_a_process(MUCH_MEMORY, OMP_NUM_THREADS="1")) < 80  # of some 250 MB

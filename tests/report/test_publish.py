@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -25,22 +26,31 @@ from stpn.report.publish import BEGIN, END, docs_page, readme_part
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    write_grid(tmp_path / "results", tasks=["art"], seeds=2)
-    (tmp_path / "results/notes.md").write_text("Ours is *faster*.")
-    (tmp_path / "README.md").write_text(f"# Title\n\n{BEGIN}\nold\n{END}\n\nThe rest.\n")
-    return tmp_path
-
-
 PUBLISH = ["report", "results", "--docs", "docs", "--readme", "README.md"]
 
 
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("repository")
+    write_grid(path / "results", tasks=["art"], seeds=2)
+    (path / "results/notes.md").write_text("Ours is *faster*.")
+    (path / "README.md").write_text(f"# Title\n\n{BEGIN}\nold\n{END}\n\nThe rest.\n")
+    (path / "docs/figures").mkdir(parents=True)
+    (path / "docs/figures/figure9-stale.svg").write_text("")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(path)
+        assert main(PUBLISH) == 0
+    return path
+
+
+@pytest.fixture
+def repository(published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(published, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 def test_docs_and_readme_are_made_from_the_results(repository: Path) -> None:
-    (repository / "docs/figures").mkdir(parents=True)
-    (repository / "docs/figures/figure9-stale.svg").write_text("")
-    assert main(PUBLISH) == 0
     readme = (repository / "README.md").read_text()
     assert readme.startswith(f"# Title\n\n{BEGIN}\n![Power against proficiency](docs/figures/")
     assert readme.endswith(f"{END}\n\nThe rest.\n")
@@ -58,7 +68,6 @@ def test_docs_and_readme_are_made_from_the_results(repository: Path) -> None:
 
 
 def test_again_it_changes_nothing(repository: Path) -> None:
-    assert main(PUBLISH) == 0
     files = [repository / "README.md", *(repository / "docs").rglob("*.*")]
     before = {path: path.read_bytes() for path in files}
     assert main(PUBLISH) == 0
@@ -68,7 +77,6 @@ def test_again_it_changes_nothing(repository: Path) -> None:
 def test_what_cannot_be_written_leaves_the_old_page_whole(
     repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(PUBLISH) == 0
     before = (repository / "docs/results.md").read_bytes()
     (repository / "results/notes.md").write_text("Other notes.")
 
@@ -84,8 +92,8 @@ def test_what_cannot_be_written_leaves_the_old_page_whole(
 def test_what_is_short_is_said(repository: Path) -> None:
     write_result(repository / "results", "maze", "stpnr", 0, reach=0.4)
     write_result(repository / "results", "maze", "lstm", 0, reach=0.4, finished=False)
-    assert main(PUBLISH) == 0
-    (row,) = re.findall(r"\| Maze exploration.*", (repository / "README.md").read_text())
+    text = readme_part(gather(repository / "results"), Path("docs"))
+    (row,) = re.findall(r"\| Maze exploration.*", text)
     assert "◔" in row
     assert "1 of 3 seeds, 40% of the paper's length" in row
 

@@ -20,7 +20,8 @@ WITHOUT_RAY = """
 import sys
 sys.modules["ray"] = None  # as if it were not installed
 from stpn.cli import main
-sys.exit(main(sys.argv[1:]))
+for arguments in {commands}:
+    assert main(arguments) == 1
 """
 
 WHAT_NEEDS_RAY = [
@@ -42,18 +43,12 @@ def alone(monkeypatch, tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("arguments", WHAT_NEEDS_RAY, ids=lambda words: " ".join(words[:2]))
-def test_without_ray_the_extra_is_named(tmp_path, arguments):
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_RAY, *arguments, "--out", str(tmp_path / "runs")],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 1, done.stderr
-    assert "pip install '.[ray]'" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_without_ray_the_extra_is_named(tmp_path):
+    commands = [[*words, "--out", str(tmp_path / "runs")] for words in WHAT_NEEDS_RAY]
+    code = WITHOUT_RAY.format(commands=commands)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("pip install '.[ray]'") == len(commands)
     assert not (tmp_path / "runs").exists()
 
 

@@ -18,16 +18,6 @@ from stpn.errors import ConfigError
 from stpn.tasks import registry
 from stpn.tasks.art import Art, ArtConfig
 
-MODULE = """
-import stpn
-from stpn.tasks.art import Art, ArtConfig
-
-TASK = Art(
-    name="short", title="A short training", metric="test_accuracy", config=ArtConfig,
-    settings={"epochs": 1, "train_size": 60, "validation_size": 20, "test_size": 20},
-)
-"""
-
 
 @pytest.fixture
 def tasks(monkeypatch: pytest.MonkeyPatch) -> dict[str, registry.Task]:
@@ -77,35 +67,14 @@ def test_a_package_makes_its_task_known_by_an_entry_point(
     assert "somebody else's fault" in caplog.text
 
 
-def test_a_module_in_this_directory_trains_sweeps_and_reports(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "my_tasks.py").write_text(MODULE + "stpn.register_task(TASK)\n")
-    monkeypatch.setenv(plugins.VARIABLE, "my_tasks")
-
-    def run(*arguments: str) -> str:
-        command = [sys.executable, "-m", "stpn", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr + done.stdout
-        return done.stdout
-
-    run("sweep", "short", "--models", "stpnr", "--seeds", "1", "--threads", "1")
-    (listed,) = json.loads(run("list", "--runs", "runs", "--json"))["runs"]
-    assert listed["status"] == "finished"
-    evaluated = json.loads(run("eval", "runs/short/stpnr/seed0", "--json"))
-    assert evaluated["task"] == "short"
-    assert evaluated["done"] == 1
-
-
-@pytest.mark.parametrize("name", ["maze-stpnr", "pendulum-lstm", "maze-ablation-hebbff"])
-def test_a_network_needs_neither_environments_nor_their_packages(name: str) -> None:
-    code = f"""
+def test_a_network_needs_neither_environments_nor_their_packages() -> None:
+    code = """
 import sys
 for blocked in ("gymnasium", "ale_py", "mujoco"):
     sys.modules[blocked] = None
 import stpn
-network = stpn.pretrained({name!r})
-assert network.config.task == {name.rpartition("-")[0]!r}
+for task, model in (("maze", "stpnr"), ("pendulum", "lstm"), ("maze-ablation", "hebbff")):
+    assert stpn.pretrained(f"{task}-{model}").config.task == task
 assert "stpn.training.reinforcement" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
