@@ -122,7 +122,7 @@ class TestWritten:
     def test_an_unfinished_run_has_no_card(self, run, tmp_path):
         stopped = Path(shutil.copytree(run, tmp_path / "run"))
         (stopped / "summary.json").unlink()
-        with pytest.raises(RunError, match="has not finished: a card needs its figures"):
+        with pytest.raises(RunError, match="has not finished: a card needs its numbers"):
             hub.publish(stopped, tmp_path / "hub")
         assert not (tmp_path / "hub").exists()
 
@@ -147,9 +147,9 @@ class TestModelCard:
     def test_the_hubs_own_library_reads_it(self, name):
         library = pytest.importorskip("huggingface_hub")
         card = library.ModelCard(hub.model_card(stpn.pretrained.card(name), license="mit"))
-        figures = [result.metric_value for result in card.data.eval_results]
+        numbers = [result.metric_value for result in card.data.eval_results]
         ours = stpn.pretrained.card(name)
-        assert figures == [ours.proficiency, ours.power]
+        assert numbers == [ours.proficiency, ours.power]
 
     def test_an_environment_of_a_module_is_named(self):
         config = default_config("gym", "stpnr", env="games:Chess-v0").to_dict()

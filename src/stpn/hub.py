@@ -91,7 +91,7 @@ def model_card(card: zoo.Card, *, license: str | None = None) -> str:
         f"{cores.get(card.model).description}; {card.hidden_size} hidden units, "
         f"{card.parameters:,} parameters. Task: {_task(card)}. Made with `stpn`, Short-Term "
         "Plasticity Neurons for PyTorch.",
-        "## Figures",
+        "## Results",
         "\n".join(_table(card)),
         _about_figures(card),
         "## How to load it",
@@ -184,7 +184,7 @@ def _about_figures(card: zoo.Card) -> str:
     chosen = f"This network is of seed {card.seed}: {card.chosen}."
     if card.paper:
         seeds = experiments.get(card.task).seeds
-        chosen += f" The paper's figures are mean and standard deviation of {seeds} seeds."
+        chosen += f" The paper's numbers are mean and standard deviation of {seeds} seeds."
     return (
         f"{chosen} Power is the paper's measure for analog synapses, the sum of u²·|g|, without a "
         f"unit. `stpn eval {card.name}` beside this directory measures both again."
@@ -228,11 +228,11 @@ def _limits(card: zoo.Card) -> Iterator[str]:
     )
     if "highest" in card.chosen:
         yield (
-            f"It is {card.chosen}: its figure is better than what another training may be expected "
-            "to reach, and does not compare with a mean."
+            f"It is {card.chosen}: another training may be expected to reach less, and it does "
+            "not compare with a mean."
         )
     else:
-        yield "Its figures are of one seed; another may reach others."
+        yield "Its numbers are those of one seed; another may reach others."
     if card.done < card.paper_length:
         yield f"{_length(card)}: it was trained for less than the paper's networks."
     yield (

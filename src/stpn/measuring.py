@@ -34,5 +34,5 @@ def measure(
     with opened(source, env=env, **changes) as trainer:
         model: Any = trainer.model
         with EnergyMeter(model if whole else model.core) as meter:
-            figures = trainer.evaluate()
-    return Measured(str(source), meter, figures.proficiency)
+            evaluation = trainer.evaluate()
+    return Measured(str(source), meter, evaluation.proficiency)

@@ -215,9 +215,9 @@ def _measure(trainer: Trainer, fault: Fault, size: float, plan: Plan) -> dict[st
         torch.manual_seed(seed)
         analog.convert(model, device, seed, time=time, inplace=True).eval()
         with EnergyMeter(model.core) as meter:
-            figures = trainer.evaluate()
-        proficiencies.append(round(figures.proficiency, 3))
-        powers.append(round(figures.power, 4))
+            evaluation = trainer.evaluate()
+        proficiencies.append(round(evaluation.proficiency, 3))
+        powers.append(round(evaluation.power, 4))
         joules.append(float(f"{meter.energy(profile('pcm')).total:.5g}"))
     return {"proficiency": proficiencies, "power": powers, "joules": joules}
 

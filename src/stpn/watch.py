@@ -93,7 +93,7 @@ def _play(
         generator=stream(seed, "watch"),
     )
     with player:
-        player.worlds.start(seed)
+        player.envs.start(seed)
         scene.started(seed)
         while step + 1 < shown.stop and not ended:
             step += 1

@@ -5,7 +5,7 @@
     stpn.pretrained.names(), stpn.pretrained.cards()
 
 A network is two files: NAME.safetensors with its weights by their usual names, and NAME.json, the
-card: task, model, seed, figures, the command that trained it, versions and commit. `ship` makes
+card: task, model, seed, results, the command that trained it, versions and commit. `ship` makes
 both from a run (`stpn export RUNS --networks DIRECTORY`). Reading cards needs no torch.
 
 A directory with the same two files as config.json and model.safetensors is a published network
@@ -63,7 +63,7 @@ class Card:
     unit: str
     chosen: str  # how this seed was chosen
     command: str  # what trained it
-    paper: dict[str, list[float]] | None  # mean and deviation of the paper's figures
+    paper: dict[str, list[float]] | None  # mean and deviation of the paper's numbers
     versions: dict[str, str]
     commit: str | None
     config: dict[str, Any]  # settings of the run
@@ -133,7 +133,7 @@ class Shelf:
         return [self.card(name) for name in self.names()]
 
     def measure(self, name: str, **settings: Any) -> tuple[Trainer, Evaluation]:
-        """The figures of a network, measured again as at the end of its training.
+        """The numbers of a network, measured again as at the end of its training.
 
         `settings` change the configuration: with `final_episodes=200` it is a quick look.
         """
@@ -357,7 +357,7 @@ class TooLarge(ConfigError):
 
 
 def best(results: Iterable[RunResult]) -> list[tuple[RunResult, int]]:
-    """Of each task and model the finished result with the best figure, and of how many it is that.
+    """Of each task and model the best finished result, and of how many it is the best.
 
     Tasks of the paper only: a network for some other environment says nothing by its name.
     """
@@ -383,7 +383,7 @@ def described(run: Run, name: str, chosen: str) -> tuple[Card, bytes]:
     summary = run.summary
     if summary is None or summary.proficiency is None or summary.power is None:
         why = "has not finished" if summary is None else "could not be measured"
-        raise RunError(f"{run.path} {why}: a card needs its figures; `stpn resume {run.path}`")
+        raise RunError(f"{run.path} {why}: a card needs its numbers; `stpn resume {run.path}`")
     config = from_dict(run.config)
     weights = checkpoint.weights(run.checkpoint)
     content = save({name: tensor.contiguous() for name, tensor in weights.items()})

@@ -1,4 +1,4 @@
-"""The figures of speed in docs/speed.md are those of docs/bench.json."""
+"""The numbers of speed in docs/speed.md are those of docs/bench.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures that notes quote."""
+"""Numbers that notes quote."""
 
 from __future__ import annotations
 

@@ -303,7 +303,7 @@ def test_an_environment_that_cannot_be_made() -> None:
 
 def test_the_maze_by_name() -> None:
     built = trainer("gym", env="stpn/Maze-v0", **TINY_GYM)
-    assert type(built.actor.worlds.env).__name__ == "MazeVectorEnv"
+    assert type(built.actor.envs.env).__name__ == "MazeVectorEnv"
 
 
 class Parts(gym.Env):
@@ -325,7 +325,7 @@ class Parts(gym.Env):
 def test_observations_in_parts_are_one_vector() -> None:
     register("stpn-test/Parts-v0", Parts)
     built = trainer("gym", env="stpn-test/Parts-v0", **TINY_GYM)
-    seen = built.actor.worlds.observation[0]
+    seen = built.actor.envs.observation[0]
     assert seen.tolist() == [0, 0, 1, *(1, 0), *(0, 0, 0, 1)]  # one-hot, part by part
     built.update()
     assert built.model.core.input_size == 9

@@ -1,4 +1,4 @@
-"""Supervised trainers: what a batch, a loss, a row and a final figure are."""
+"""Supervised trainers: what a batch, a loss, a row and a final evaluation are."""
 
 import math
 

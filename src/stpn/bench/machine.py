@@ -1,4 +1,4 @@
-"""What a figure was measured on: versions, threads, and the limits of the machine itself."""
+"""What a number was measured on: versions, threads, and the limits of the machine itself."""
 
 from __future__ import annotations
 

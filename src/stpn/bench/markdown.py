@@ -1,4 +1,4 @@
-"""The figures of `stpn bench` as docs/speed.md shows them."""
+"""The numbers of `stpn bench` as docs/speed.md shows them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BASELINES = {
 
 
 def filled(text: str, result: dict[str, Any]) -> str:
-    """A document with the figures between its two marks."""
+    """A document with the numbers between its two marks."""
     before, after = around(text, BEGIN, END, "the document")
     return f"{before}\n{table(result)}\n\n{remarks(result)}\n{after}"
 

@@ -1,9 +1,9 @@
 """Whole trainers at work: how fast they train, beside the plain loop, and where their time goes.
 
-The trainers are those of `stpn train`, driven update by update without a run on disk. Every figure
+The trainers are those of `stpn train`, driven update by update without a run on disk. Every number
 is the median of at least five stretches after a warm-up (of three where the plain loop takes
 seconds an update). The kernels must serve every call: with them a fall back to the plain loop is an
-error, not a slow figure.
+error, not a slow number.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ OUTSIDE = "outside forward, backward and optimizer"
 def measure(
     tasks: Sequence[str] | None = None, quick: bool = False, say: Callable[[str], None] = print
 ) -> list[Row]:
-    """Figures of the given tasks, None for all; `quick`: shorter stretches, rougher numbers.
+    """Numbers of the given tasks, None for all; `quick`: shorter stretches, rougher numbers.
 
     A row holds task, what, value, unit, target (a comparison, or "" if there is none), reached and
     shares of the time. A task that cannot run here has one row without a value that says why.
@@ -99,15 +99,15 @@ def _row(
 def table(rows: Sequence[Row]) -> Table:
     """The rows for a terminal."""
     result = Table(title="training")
-    for column in ("task", "what", "figure", "target", "where the time goes"):
-        result.add_column(column, justify="right" if column in ("figure", "target") else "left")
+    for column in ("task", "what", "number", "target", "where the time goes"):
+        result.add_column(column, justify="right" if column in ("number", "target") else "left")
     for row in rows:
-        figure = "" if row["value"] is None else f"{row['value']:.3g} {row['unit']}"
+        number = "" if row["value"] is None else f"{row['value']:.3g} {row['unit']}"
         if row["reached"] is not None:
             colour = "green" if row["reached"] else "red"
-            figure = f"[{colour}]{figure}[/{colour}]"
+            number = f"[{colour}]{number}[/{colour}]"
         shares = ", ".join(f"{name} {share:.0%}" for name, share in row["shares"].items())
-        result.add_row(row["task"], escape(row["what"]), figure, row["target"], shares)
+        result.add_row(row["task"], escape(row["what"]), number, row["target"], shares)
     return result
 
 

@@ -47,7 +47,7 @@ def run(arguments: list[str]) -> int:
     options = tyro.cli(Bench, args=arguments, prog="stpn bench")
     if options.repeats < 5:
         raise ConfigError(
-            f"repeats: expected at least 5, as the figure is a median, got {options.repeats}"
+            f"repeats: expected at least 5, as the median counts, got {options.repeats}"
         )
     import torch
 
@@ -124,15 +124,15 @@ def _tables(result: dict[str, Any]) -> list[Table]:
             f"{row['synapse_steps_per_second'] / 1e9:.2f}",
             f"{100 * row['share_of_fma_limit']:.0f}%", f"{row['metered_over_plain']:.2f}x",
         )  # fmt: skip
-    other = Table(title="other figures")
-    for column in ("what", "figure", "target"):
+    other = Table(title="other numbers")
+    for column in ("what", "number", "target"):
         other.add_column(column)
     for row in result["cases"]:
         if "memory" in row:
             memory = row["memory"]
             native, loop = (memory[key] / 2**20 for key in ("native", "loop"))
-            figure = f"{native:.0f} MiB of the loop's {loop:.0f} ({memory['share']:.3f})"
-            other.add_row(f"extra memory of {row['case']}", figure, "at most 0.1")
+            number = f"{native:.0f} MiB of the loop's {loop:.0f} ({memory['share']:.3f})"
+            other.add_row(f"extra memory of {row['case']}", number, "at most 0.1")
     stream = result["streaming"]
     other.add_row("streaming cell step", f"{1e3 * stream['seconds']:.3f} ms", "at most 1.2 ms")
     for row in result["resets"]:

@@ -31,9 +31,9 @@ class Evaluate:
     """Directory of the run, which is left as it was, or the name of a network (`stpn list`)."""
     seed: int | None = None
     """Measure with data, episodes and actions of this seed. None: those of the run's final
-    figures."""
+    evaluation."""
     episodes: int | None = None
-    """Episodes that an agent plays. None: as many as for the final numbers."""
+    """Episodes that an agent plays. None: as many as in the final evaluation."""
     device: str | None = None
     """Where the network computes: auto, cpu, cuda or another of torch's; agents play on the CPU.
     None: as in training, or on the CPU where that device is not there."""
@@ -76,10 +76,10 @@ def _measure(options: Evaluate, card: Card | None) -> tuple[RunSummary, str]:
     saved = settings_of(options.run)
     with opened(options.run, env=options.env, **_changes(options, saved)) as trainer:
         with _shown(trainer, quiet=options.json), _on_devices(trainer, options):
-            figures = trainer.evaluate()
+            evaluation = trainer.evaluate()
         rows = Run.open(options.run).metrics() if card is None else []
         seconds = rows[-1].get("seconds") if rows else None
-        summary = session.summarise(trainer, figures, seconds=seconds)
+        summary = session.summarise(trainer, evaluation, seconds=seconds)
         title = trainer.config.title
     if card is not None:
         summary = dataclasses.replace(summary, done=card.done, finished=True)

@@ -202,9 +202,9 @@ class EnergyMeter:
         lines: list[tuple[str, ...]] = [("layer", "kind", "synapses", "power", "share", "watts")]
         for (name, kind, synapses, measured), power in zip(rows, powers, strict=True):
             share = f"{power / total:.1%}" if total else "-"
-            figures = (f"{power:.4g}", share) if measured.called else ("not called", "-")
+            numbers = (f"{power:.4g}", share) if measured.called else ("not called", "-")
             watts = self._in_watts(power) if measured.called else ""
-            lines.append((name, kind, f"{synapses:,}", *figures, watts))
+            lines.append((name, kind, f"{synapses:,}", *numbers, watts))
         all_of_them = f"{sum(count for _, _, count, _ in rows):,}"
         if any(measured.called for *_, measured in rows):
             lines.append(("total", "", all_of_them, f"{total:.4g}", "", self._in_watts(total)))

@@ -161,7 +161,7 @@ def of_shelf(shelf: Shelf) -> list[Subject]:
 
 
 def numbers(subjects: Sequence[Subject]) -> dict[str, Any]:
-    """The numbers behind the figure, by checksum of the weights, or by name for those of runs."""
+    """The numbers behind the plot, by checksum of the weights, or by name for those of runs."""
     return {
         s.card.sha256 if s.shipped else str(s.source): {
             "network": str(s.source),

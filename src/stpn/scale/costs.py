@@ -4,7 +4,7 @@
     python -m stpn.scale.costs table docs/scaling.json       # what all of it needs on n cores
 
 Every run is measured on one thread, as a sweep runs it: a few updates with the paper's settings,
-extrapolated to its whole length. Rows of metrics and the final figures come on top.
+extrapolated to its whole length. Rows of metrics and the final evaluation come on top.
 """
 
 from __future__ import annotations

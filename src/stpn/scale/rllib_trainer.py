@@ -1,9 +1,9 @@
 """A trainer whose agent learns in RLlib: `stpn train TASK --rllib`.
 
 To everything around it a trainer like any other, with the run directories, measurements and final
-figures of one. Checkpoints hold the agent and the optimizer under the names that the plain trainer
-of the task gives them, so either can go on where the other stopped. A resumed run starts new
-episodes: RLlib does not save environments, and is not bit-identical from one time to the next.
+evaluation of one. Checkpoints hold the agent and the optimizer under the names that the plain
+trainer of the task gives them, so either can go on where the other stopped. A resumed run starts
+new episodes: RLlib does not save environments, and is not bit-identical from one time to the next.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RLlibTrainer(Trainer):
 
     def __init__(self, config: AgentConfig) -> None:
         self.plain = ReinforcementTrainer(config)
-        """The task's own trainer: network, environments and final figures are as it has them."""
+        """The task's own trainer: network, environments and final evaluation are as it has them."""
         self.config, self.model = self.plain.config, self.plain.model
         with ExitStack() as stack:
             stack.callback(self.plain.close)

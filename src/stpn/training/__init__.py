@@ -1,4 +1,4 @@
-"""Training: the seam (`trainer`), the loop, checkpoints, and the trainers of the paper's tasks.
+"""The interface of trainers (`trainer`), the loop that drives them, checkpoints, algorithms.
 
 `session.start(config)` trains a run, `session.resume(path)` goes on with one.
 """

@@ -7,7 +7,7 @@ Gymnasium knows two:
 - NEXT_STEP: it returns the last observation of the old episode, and one more step, whose action is
   ignored, starts the next. That step is no experience.
 
-`Worlds` hides the difference behind two flags, `first` and `starting`, and turns whatever an
+`Environments` hides the difference behind two flags, `first` and `starting`, and turns whatever an
 environment does wrong into one sentence.
 """
 
@@ -37,7 +37,7 @@ class EnvironmentFailure(StpnError, RuntimeError):
     """An environment that raised or returned what is not a number."""
 
 
-class Worlds:
+class Environments:
     """B environments and where they stand."""
 
     def __init__(self, env: Any) -> None:

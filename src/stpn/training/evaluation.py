@@ -16,7 +16,7 @@ from torch import Tensor
 
 from stpn.energy.watched import WatchedLayer
 from stpn.training.agent import Agent, State
-from stpn.training.environments import Flags, Worlds
+from stpn.training.environments import Environments, Flags
 
 Numbers = npt.NDArray[np.float64]
 
@@ -44,10 +44,10 @@ class Player(AbstractContextManager["Player"]):
 
     def __init__(self, agent: Agent, env: Any, *, greedy: bool, generator: torch.Generator) -> None:
         self.agent = agent
-        self.worlds = Worlds(env)
+        self.envs = Environments(env)
         self._greedy = greedy
         self._generator = generator
-        self._state: State = agent.core.initial_state(self.worlds.count)
+        self._state: State = agent.core.initial_state(self.envs.count)
         self._readings: list[Tensor] = []  # (B, 1) of each layer, in the present step
         self.action: npt.NDArray[Any] = np.zeros(0)
         """What was done in the last step, as the environment got it."""
@@ -67,23 +67,21 @@ class Player(AbstractContextManager["Player"]):
 
     @torch.no_grad()
     def step(self) -> tuple[npt.NDArray[Any], tuple[Any, Flags, Flags, dict[str, Any]]]:
-        """The core's power (B,) and what `Worlds.step` returned."""
-        worlds, policy = self.worlds, self.agent.policy
+        """The core's power (B,) and what `Environments.step` returned."""
+        envs, policy = self.envs, self.agent.policy
         device = self.agent.heads.weight.device
-        reset = torch.from_numpy(worlds.first).to(device) if worlds.any_first else None
+        reset = torch.from_numpy(envs.first).to(device) if envs.any_first else None
         self._readings.clear()
-        observation = worlds.observation.to(device)
+        observation = envs.observation.to(device)
         heads, self._state = self.agent.step(observation, self._state, reset, inplace=True)
         power = torch.cat(self._readings, dim=1).sum(1).cpu().numpy()
         parameters = heads[:, :-1].cpu().numpy()
         if self._greedy:
             action = policy.mode(parameters)
         else:
-            action = policy.sample(
-                parameters, policy.noise(worlds.count, generator=self._generator)
-            )
+            action = policy.sample(parameters, policy.noise(envs.count, generator=self._generator))
         self.action = policy.to_env(action)
-        return power, worlds.step(self.action)
+        return power, envs.step(self.action)
 
 
 def play(
@@ -103,7 +101,7 @@ def play(
     is the last of its environment. `on_progress` is told the share of all episodes that is over.
     """
     with Player(agent, env, greedy=greedy, generator=generator) as player:
-        player.worlds.start(seed)
+        player.envs.start(seed)
         played = _play(player, episodes, on_progress)
     if played.cut:
         _logger.warning(
@@ -117,16 +115,16 @@ def play(
 
 
 def _play(player: Player, episodes: int, on_progress: Callable[[float], None]) -> Played:
-    worlds = player.worlds
-    left = np.full(worlds.count, -(-episodes // worlds.count))
-    reward_so_far, length = np.zeros(worlds.count), np.zeros(worlds.count, dtype=np.int64)
+    envs = player.envs
+    left = np.full(envs.count, -(-episodes // envs.count))
+    reward_so_far, length = np.zeros(envs.count), np.zeros(envs.count, dtype=np.int64)
     rewards: list[float] = []
     lengths: list[int] = []
     power_sum, power_count = np.zeros(1024), np.zeros(1024)
     cut = 0
     total, told = left.sum(), time.monotonic()
     while left.any():
-        counts = (left > 0) & ~worlds.starting
+        counts = (left > 0) & ~envs.starting
         power, (reward, terminated, truncated, _) = player.step()
         if length.max() >= len(power_sum):
             power_sum, power_count = (np.pad(a, (0, len(a))) for a in (power_sum, power_count))

@@ -47,7 +47,7 @@ class Reporter:
         """A checkpoint was written."""
 
     def evaluating(self, trainer: Trainer) -> None:
-        """Training is over, the final figures are next."""
+        """Training is over, the final evaluation is next."""
 
     def ended(self) -> None:
         """Nothing more will come, whatever the reason."""

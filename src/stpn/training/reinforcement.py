@@ -31,14 +31,12 @@ from stpn.training.privileged import Privileged
 from stpn.training.returns import RewardScale
 from stpn.training.rl_config import AgentConfig, line
 from stpn.training.rollout import Actor
-from stpn.training.trainer import Evaluation, Row, State, Trainer, stream
+from stpn.training.trainer import POWER_POINTS, Evaluation, Row, State, Trainer, stream
 
 Module = TypeVar("Module", bound=nn.Module)
 
 MEASURED_AT_ONCE = 512
 """Environments that are played at once to measure an agent, at most."""
-POWER_POINTS = 200
-"""Longest power curve in a summary; of longer episodes it shows means over stretches."""
 
 
 class ReinforcementTrainer(Trainer):
@@ -313,7 +311,7 @@ class ReinforcementTrainer(Trainer):
             self.actor.start(self._seed("environment", self.updates))
 
     def close(self) -> None:
-        self.actor.worlds.close()
+        self.actor.envs.close()
 
 
 def _tensors(module: nn.Module) -> Iterator[Tensor]:

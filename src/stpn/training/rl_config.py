@@ -106,7 +106,7 @@ class AgentConfig(RunConfig):
     eval_episodes: int = field(default=10, metadata=MEASUREMENT)
     """Episodes behind a row of metrics."""
     final_episodes: int = 100
-    """Episodes behind the final figures."""
+    """Episodes behind the final numbers."""
     greedy: bool = True
     """Measure with the most likely actions, not with sampled ones."""
     rllib: bool = False

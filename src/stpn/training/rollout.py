@@ -14,7 +14,7 @@ from torch import Tensor
 
 from stpn.nn.state import rebuilt
 from stpn.training.agent import Agent, State, clone
-from stpn.training.environments import EnvironmentFailure, Flags, Worlds
+from stpn.training.environments import EnvironmentFailure, Environments, Flags
 from stpn.training.privileged import Privileged
 
 Numbers = npt.NDArray[np.float32]
@@ -90,11 +90,11 @@ class Actor:
     ) -> None:
         self.agent = agent
         self.privileged = privileged
-        self.worlds = Worlds(env)
+        self.envs = Environments(env)
         self.steps = steps
         self.environment_seconds = 0.0
-        batch, policy = self.worlds.count, agent.policy
-        shape, dtype = self.worlds.observation_shape, self.worlds.observation_dtype
+        batch, policy = self.envs.count, agent.policy
+        shape, dtype = self.envs.observation_shape, self.envs.observation_dtype
         hidden = agent.core.hidden_size
         self._output = None if privileged is None else torch.zeros(batch, hidden)
         self._rollout = Rollout(
@@ -118,13 +118,13 @@ class Actor:
 
     def start(self, seed: int) -> None:
         """Begin new episodes in all environments."""
-        self.worlds.start(seed)
+        self.envs.start(seed)
         self._episode_reward[:] = 0.0
 
     @torch.no_grad()
     def collect(self, generator: torch.Generator) -> Rollout:
         """Act for `steps` steps; the actions' randomness comes from `generator`."""
-        policy, worlds, rollout = self.agent.policy, self.worlds, self._rollout
+        policy, envs, rollout = self.agent.policy, self.envs, self._rollout
         rollout.states, rollout.episode_rewards = [], []
         rollout.bootstrap[:] = 0.0
         rollout.reset.zero_()
@@ -132,18 +132,18 @@ class Actor:
         # Through NumPy, because an assignment to a piece of a tensor costs ten times as much.
         observations, actions = rollout.observations.numpy(), rollout.actions.numpy()
         outputs, resets = rollout.heads.numpy(), rollout.reset.numpy()
-        observation = worlds.observation.numpy()  # (B, ...) changes with each step
-        noise = policy.noise(worlds.count, self.steps, generator=generator)
-        act = self.agent.acting(worlds.observation, self._state, self._output)
+        observation = envs.observation.numpy()  # (B, ...) changes with each step
+        noise = policy.noise(envs.count, self.steps, generator=generator)
+        act = self.agent.acting(envs.observation, self._state, self._output)
         for t in range(self.steps):
             if t % rollout.chunk == 0:
                 rollout.states.append(clone(self._state))
             reset = None
-            if worlds.any_first:
-                resets[:, t] = worlds.first
-                reset = torch.from_numpy(worlds.first)
-            if not worlds.same_step:
-                rollout.valid[:, t] = ~worlds.starting
+            if envs.any_first:
+                resets[:, t] = envs.first
+                reset = torch.from_numpy(envs.first)
+            if not envs.same_step:
+                rollout.valid[:, t] = ~envs.starting
             heads = act(reset).numpy()
             action = policy.sample(heads[:, :-1], noise[:, t])
             observations[:, t] = observation
@@ -153,7 +153,7 @@ class Actor:
                 self._remember(t)
 
             before = time.perf_counter()
-            reward, terminated, truncated, infos = worlds.step(policy.to_env(action))
+            reward, terminated, truncated, infos = envs.step(policy.to_env(action))
             self.environment_seconds += time.perf_counter() - before
             rollout.rewards[:, t] = reward
             rollout.terminated[:, t] = terminated
@@ -163,7 +163,7 @@ class Actor:
             if ended.any():
                 rollout.episode_rewards += self._episode_reward[ended].tolist()
                 self._episode_reward[ended] = 0.0
-                if worlds.same_step and truncated.any():
+                if envs.same_step and truncated.any():
                     self._value_of_final(t, truncated, infos)
 
         if self.privileged is not None and self.privileged.critic is not None:
@@ -171,14 +171,14 @@ class Actor:
             assert rollout.known is not None
             rollout.heads[..., -1] = self.privileged.value(rollout.outputs, rollout.known)
         goes_on = ~ended
-        if not worlds.same_step:
+        if not envs.same_step:
             # The step after a truncation acted on the episode's last observation and valued it.
             inside = rollout.truncated[:, :-1]
             np.copyto(rollout.bootstrap[:, :-1], rollout.values[:, 1:], where=inside)
             goes_on |= truncated
         if goes_on.any():
             (chosen,) = goes_on.nonzero()
-            self._value_after(self.steps - 1, chosen, worlds.observation[chosen], self._known())
+            self._value_after(self.steps - 1, chosen, envs.observation[chosen], self._known())
         return rollout
 
     def _remember(self, t: int) -> None:
@@ -193,7 +193,7 @@ class Actor:
         (chosen,) = truncated.nonzero()
         # One array per environment, or an array of objects: each environment's row serves both.
         observation = np.stack([infos["final_obs"][index] for index in chosen])
-        self._value_after(t, chosen, self.worlds.tensor(observation), self._known(infos))
+        self._value_after(t, chosen, self.envs.tensor(observation), self._known(infos))
 
     def _known(self, infos: dict[str, Any] | None = None) -> Tensor | None:
         """What the environments know (B, K): now, or of the step that `infos` came with, at the
@@ -201,7 +201,7 @@ class Actor:
         if self.privileged is None:
             return None
         if infos is None:
-            knowledge = self.worlds.env.privileged()
+            knowledge = self.envs.env.privileged()
         elif "final_privileged" in infos:
             knowledge = infos["final_privileged"]
         else:
@@ -225,17 +225,17 @@ class Actor:
 
     def state_dict(self) -> dict[str, Any]:
         """Where it stands, if the environments can tell; else empty: `start` begins anew."""
-        worlds = self.worlds.state_dict()
-        if worlds is None:
+        envs = self.envs.state_dict()
+        if envs is None:
             return {}
         return {
-            "worlds": worlds,
+            "worlds": envs,  # the name that older checkpoints have
             "state": [tuple(layer) for layer in self._state],
             "episode_reward": self._episode_reward,
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        self.worlds.load_state_dict(saved["worlds"])
+        self.envs.load_state_dict(saved["worlds"])
         self._state = tuple(
             rebuilt(layer, values)
             for layer, values in zip(self._state, saved["state"], strict=True)

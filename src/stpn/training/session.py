@@ -162,14 +162,14 @@ def _evaluate(loop: Loop) -> RunSummary | None:
     loop.reporter.evaluating(loop.trainer)
     try:
         with loop.stop.at_once():
-            figures = loop.trainer.evaluate()
+            evaluation = loop.trainer.evaluate()
     except KeyboardInterrupt:
         return None
-    return summarise(loop.trainer, figures, seconds=loop.seconds, rows=loop.rows)
+    return summarise(loop.trainer, evaluation, seconds=loop.seconds, rows=loop.rows)
 
 
 def summarise(
-    trainer: Trainer, figures: Evaluation, *, seconds: float | None, rows: Rows | None = None
+    trainer: Trainer, evaluation: Evaluation, *, seconds: float | None, rows: Rows | None = None
 ) -> RunSummary:
     """The content of summary.json."""
     config = trainer.config
@@ -179,9 +179,9 @@ def summarise(
         "model": config.model,
         "seed": config.seed,
         "metric": task.metric,
-        "proficiency": figures.proficiency,
-        "power": figures.power,
-        "power_per_step": figures.power_per_step,
+        "proficiency": evaluation.proficiency,
+        "power": evaluation.power,
+        "power_per_step": evaluation.power_per_step,
         "done": trainer.done,
         "paper_length": task.length,
         "unit": task.unit,
@@ -191,7 +191,7 @@ def summarise(
         "parameters": sum(p.numel() for p in trainer.model.parameters() if p.requires_grad),
         "rows": None if rows is None else rows.count,
         "rows_checksum": None if rows is None else rows.checksum,
-        **figures.extras,
+        **evaluation.extras,
         **provenance.collect(),
     }
     return RunSummary.from_dict(json_safe(content))

@@ -45,7 +45,7 @@ class FamiliarityConfig(RunConfig):
     log_every: int = field(default=10, metadata=MEASUREMENT)
     """Iterations between two rows of metrics."""
     eval_sequences: int = 10
-    """Fresh sequences of the final figure (infinite; dataset has one validation sequence)."""
+    """New sequences of the final evaluation (infinite; dataset has one validation sequence)."""
 
     total_field: typing.ClassVar[str] = "iterations"
 

@@ -39,7 +39,7 @@ class MemoryConfig(RunConfig):
     log_every: int = field(default=250, metadata=MEASUREMENT)
     """Iterations between two rows of metrics."""
     eval_sequences: int = 2000
-    """Fresh sequences of the final figure; a row has an eighth of them."""
+    """New sequences of the final evaluation; a row has an eighth of them."""
 
     total_field: typing.ClassVar[str] = "iterations"
 

@@ -116,9 +116,9 @@ class MemoryTrainer(SupervisedTrainer[MemoryConfig]):
             right = (output.argmax(-1) == answers).float().mean()
         else:
             right = 1 - functional.mse_loss(output, answers) / answers.var()
-        figures = evaluation(100.0 * float(right), meter)
-        figures.extras["state_size"] = core.state_size
-        figures.extras["core_parameters"] = sum(p.numel() for p in core.parameters())
+        found = evaluation(100.0 * float(right), meter)
+        found.extras["state_size"] = core.state_size
+        found.extras["core_parameters"] = sum(p.numel() for p in core.parameters())
         if self._timed:  # not wall time: runs share the machine with each other and with others
-            figures.extras["update_ms"] = round(1e3 * self._seconds / self._timed, 3)
-        return figures
+            found.extras["update_ms"] = round(1e3 * self._seconds / self._timed, 3)
+        return found
