@@ -196,7 +196,7 @@ def test_backends_are_tried_in_order() -> None:
     assert last.calls == 0  # the kernels took it
     stpn.register_backend(first, before="native")
     names = [backend.name for backend in stpn.backends()]
-    assert names == ["counting", "native", "triton", "chunked", "last", "reference"]
+    assert names == ["counting", "native", "triton", "chunked", "compiled", "last", "reference"]
     a_call()
     assert (first.calls, last.calls) == (1, 0)
     with use_backend("last"):

@@ -1,4 +1,4 @@
-"""The kernels against their baselines: the plain PyTorch loop, the compiled step, nn.LSTM.
+"""The kernels against their baselines: the plain PyTorch loop, the same compiled, nn.LSTM.
 
 Nothing is timed whose outputs and gradients do not equal the specification's. The baselines of a
 case take turns, on the same number of threads; every number is the median of at least five.
@@ -84,9 +84,7 @@ def contender(case: Case, name: str) -> Callable[[], None]:
     if name == "lstm":
         assert case.lstm
         return _forward_backward(nn.LSTM(case.inputs, case.lstm, batch_first=True), x)
-    if name == "compiled":
-        return _forward_backward(_compiled_step(core), x)
-    stpn.use_backend("native" if name == "native" else "reference")
+    stpn.use_backend({"loop": "reference"}.get(name, name))
     return _forward_backward(core, x)
 
 
@@ -117,31 +115,6 @@ def parity(case: Case) -> float:
         if a.grad is not None and b.grad is not None
     ]
     return max(float((a - b).abs().max() / (1e-3 + b.abs().max())) for a, b in pairs)
-
-
-def _compiled_step(core: Any) -> Callable[[Tensor], tuple[Tensor]]:
-    """The specification's step under torch.compile, in a Python loop over time."""
-
-    def step(x: Tensor, h: Tensor, f: Tensor, *p: Tensor) -> tuple[Tensor, Tensor]:
-        weight, bias, lambda_, gamma = p
-        u = torch.cat([x, h], dim=-1)
-        g = weight + f
-        n = torch.linalg.vector_norm(g, dim=-1, keepdim=True) + 1e-16
-        h = torch.tanh(((g / n) @ u.unsqueeze(-1)).squeeze(-1) + bias)
-        return h, gamma * (h.unsqueeze(-1) * u.unsqueeze(-2)) + lambda_ * (f / n)
-
-    compiled = torch.compile(step)
-    parameters = (core.weight_l0, core.bias_l0, core.lambda_l0, core.gamma_l0)
-
-    def run(x: Tensor) -> tuple[Tensor]:
-        (state,) = core.initial_state(x.shape[0])
-        h, f, ys = state.h, state.f, []
-        for t in range(x.shape[1]):
-            h, f = compiled(x[:, t], h, f, *parameters)
-            ys.append(h)
-        return (torch.stack(ys, 1),)
-
-    return run
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ from stpn.errors import ConfigError
 
 @dataclass(frozen=True)
 class Bench:
-    """Speed of the kernels beside the plain PyTorch loop, its compiled step and nn.LSTM.
+    """Speed of the kernels beside the plain PyTorch loop, the same under torch.compile and nn.LSTM.
 
     Nothing is timed that does not equal the specification. Keep the machine otherwise quiet.
     """
@@ -28,7 +28,7 @@ class Bench:
     repeats: int = 5
     """Repetitions of the slow baselines; their median counts. The kernels take more."""
     baselines: bool = True
-    """Time the plain loop and the compiled step too (a quarter of an hour, and 11 GB for Pong)."""
+    """Time the plain loop and torch.compile too (a quarter of an hour, and 11 GB for Pong)."""
     training: bool = False
     """Measure whole trainers (updates and steps a second) in place of kernels."""
     quick: bool = False

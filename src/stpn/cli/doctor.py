@@ -34,6 +34,9 @@ class Doctor:
 
     speed: bool = True
     """Time the backends, too."""
+    on_request: bool = False
+    """Check and time also what runs here on request alone: `compiled` on the CPU, beside the plain
+    loop (minutes, most of them compiling)."""
     json: bool = False
     """Print JSON and nothing else."""
 
@@ -59,7 +62,11 @@ class Speed:
 def run(arguments: list[str]) -> int:
     options = tyro.cli(Doctor, args=arguments, prog="stpn doctor")
     machine = describe_machine()
-    usable = [backend for backend in stpn.backends() if backend.usable]
+    usable = [
+        backend
+        for backend in stpn.backends()
+        if backend.usable and (options.on_request or backend.device not in backend.on_request)
+    ]
     parity = [found for backend in usable for found in parity_of(backend)]
     wrong = {found.backend for found in parity if not found.right}
     speed = []

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from stpn.ops import reference
 from stpn.ops.chunked import Chunked
+from stpn.ops.compiled import Compiled
 from stpn.ops.gpu.backend import Triton
 from stpn.ops.native import Native
 from stpn.ops.reference import Reference, STPNOptions
@@ -35,6 +36,7 @@ register_backend(Reference(), before=None)
 register_backend(Native())
 register_backend(Triton())
 register_backend(Chunked())
+register_backend(Compiled())
 choose_by_environment()
 if not Native().usable and chosen() == "auto":
     warnings.warn(f"stpn runs on plain PyTorch, which is slow: {Native().unusable()}", stacklevel=2)

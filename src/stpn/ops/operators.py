@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from stpn import _native
+from stpn.ops import specified
 from stpn.ops.operands import (
     Operand,
     Operands,
@@ -223,21 +224,11 @@ class Operator(Generic[InputsT, ResultsT]):
         self, inputs: InputsT, grads: tuple[Any, ...], needs: list[bool]
     ) -> list[Tensor | None]:
         """What `_backward` computes, through the specification, so that it has derivatives too."""
-        create_graph = torch.is_grad_enabled()
-        values: list[Any] = list(inputs)
         wanted = [place for place, needed in zip(self._places, needs, strict=True) if needed]
-        with torch.enable_grad():
-            for place in wanted:  # apart from the graph that one input may have made of another
-                values[place] = values[place].view_as(values[place])
-            results = self.specification(self.inputs(*values))
-            both = zip(results, grads, strict=True)
-            pairs = [(r, g) for r, g in both if g is not None and r is not None and r.requires_grad]
-            found = torch.autograd.grad(
-                [result for result, _ in pairs], [values[place] for place in wanted],
-                [grad for _, grad in pairs], create_graph=create_graph, allow_unused=True,
-            )  # fmt: skip
-        by_place = dict(zip(wanted, found, strict=True))
-        return [by_place.get(place) for place in self._places]
+        found = specified.gradients(
+            lambda *values: self.specification(self.inputs(*values)), inputs, wanted, grads
+        )
+        return [found.get(place) for place in self._places]
 
     # --- To torch's dispatcher -------------------------------------------------------------------
 

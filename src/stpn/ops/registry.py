@@ -41,6 +41,8 @@ class Backend:
     """What it runs on, in a few words."""
     device: str = "cpu"
     """The kind of device that its tensors are on, for whoever compares or times it."""
+    on_request: frozenset[str] = frozenset()
+    """Kinds of device on which it runs if it is chosen by name, and never by itself."""
     recurrences: Mapping[str, Callable[..., Any]] = {}
     """By the name of the function that specifies them: same arguments, same results."""
 
@@ -173,7 +175,7 @@ def implementation(
     name = chosen()
     for backend in _order if name == AUTO else (_backends[name],):
         run = backend.recurrences.get(recurrence)
-        if run is None:
+        if run is None or (name == AUTO and inputs[0].device.type in backend.on_request):
             continue
         reason = backend.rejects(recurrence, inputs, options)
         if reason is None:

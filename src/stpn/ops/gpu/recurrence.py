@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from stpn.ops import specified
 
 Values = tuple[Any, ...]
 
@@ -46,29 +49,11 @@ class _Function(torch.autograd.Function):
         needs = ctx.needs_input_grad[2:]
         # A graph of the gradient is wanted, for second derivatives, or many gradients at once.
         if torch.is_grad_enabled() or torch._C._functorch.peek_interpreter_stack() is not None:
-            found = _specified(ctx.recurrence, ctx.constants, needs, tensors, gradients)
+            wanted = [k for k, needed in enumerate(needs) if needed]
+            specification = partial(ctx.recurrence.specification, ctx.constants)
+            by_place = specified.gradients(specification, tensors, wanted, gradients)
+            found = tuple(by_place.get(k) for k in range(len(tensors)))
         else:
             found = ctx.recurrence.backward(ctx.constants, needs, tensors, saved, gradients)
         none = (None,) * (ctx.count - len(found))
         return None, None, *(f if n else None for f, n in zip(found, needs, strict=False)), *none
-
-
-def _specified(
-    recurrence: Recurrence, constants: Any, needs: Values, tensors: Values, gradients: Values
-) -> Values:
-    """The gradients through the specification, so that they have derivatives too."""
-    create_graph = torch.is_grad_enabled()
-    wanted = [k for k, needed in enumerate(needs) if needed]
-    values = list(tensors)
-    with torch.enable_grad():
-        for k in wanted:  # apart from the graph that one of them may have made of another
-            values[k] = values[k].view_as(values[k])
-        results = recurrence.specification(constants, *values)
-        both = zip(results, gradients, strict=True)
-        used = [(r, g) for r, g in both if g is not None and r.requires_grad]
-        found = torch.autograd.grad(
-            [r for r, _ in used], [values[k] for k in wanted], [g for _, g in used],
-            create_graph=create_graph, allow_unused=True,
-        )  # fmt: skip
-    by_place = dict(zip(wanted, found, strict=True))
-    return tuple(by_place.get(k) for k in range(len(tensors)))
