@@ -146,14 +146,17 @@ class _Stepwise(Analog):
         """All rows of W on u."""
         return lines.read(p["joint"], u, p["scale"], self.profile)
 
+    @torch.no_grad()
     def _updates(self, association: Tensor) -> Tensor:
         """What an update is multiplied by: noise of each, and less where F is lowered."""
-        p, factor = self.profile, torch.ones_like(association)
+        p = self.profile
+        factor = torch.ones_like(association)
         if p.update_noise:
-            factor = factor + p.update_noise * torch.randn_like(association)
+            factor = torch.randn_like(association).mul_(p.update_noise).add_(1)
         if p.update_asymmetry:
-            factor = torch.where(association < 0, factor * (1 - p.update_asymmetry), factor)
-        return factor.detach()
+            half = p.update_asymmetry / 2  # where the association is 0, any factor does
+            factor.mul_(association.sign().mul_(half).add_(1 - half))
+        return factor
 
     def _kept(self, f: Tensor, scale: Tensor) -> Tensor:
         """F (B, R, D) within the range of its cells, in their levels."""
