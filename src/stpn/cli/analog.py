@@ -20,7 +20,7 @@ class Study:
     out: Path = Path("results/analog")
     """One file for each network."""
     networks: list[str] = field(default_factory=list)
-    """Of the package. None given: all of associative retrieval and the maze."""
+    """Of the package. None given: all of associative retrieval and the maze, with its ablation."""
     faults: list[str] = field(default_factory=list)
     """None given: all."""
     draws: int = 10
@@ -28,21 +28,23 @@ class Study:
     sequences: int = 2_000
     """Test sequences of associative retrieval."""
     episodes: int = 64
-    """Episodes of an agent."""
-    tuning: int = 300
+    """Episodes of an agent in each draw."""
+    tuning: int = 500
     """Updates of hardware-aware fine-tuning on associative retrieval; 0: none."""
+    iterations: int = 0
+    """Iterations of hardware-aware fine-tuning on the maze, which take long; 0: none."""
     seed: int = 0
     """Of devices, noise and fine-tuning."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """The tables of a study, as Markdown."""
+    """What a study says, and its tables, as Markdown."""
 
     out: Annotated[Path, tyro.conf.Positional] = Path("results/analog")
     """Where the study is."""
     docs: Path | None = None
-    """Also fill the part of DOCS/analog.md between its marks, and draw its figure."""
+    """Also fill the parts of DOCS/analog.md between its marks, and draw its figure."""
 
 
 def run(arguments: list[str]) -> int:
@@ -67,6 +69,7 @@ def _study(options: Study) -> int:
         sequences=options.sequences,
         episodes=options.episodes,
         tuning=options.tuning,
+        iterations=options.iterations,
         seed=options.seed,
     )
     console = Console(stderr=True)
@@ -83,10 +86,13 @@ def _study(options: Study) -> int:
 
 
 def _table(options: Table) -> int:
-    from stpn.report.robustness import tables, write_docs
+    from stpn.report import faults, robustness
 
-    print(tables(options.out))
+    networks = robustness.measured(options.out)
+    print(faults.answer(networks))
+    for table in robustness.tables(networks):
+        print(f"\n**{table.title}.** {table.caption}\n\n{table.markdown()}", end="")
     if options.docs is not None:
-        for path in write_docs(options.out, options.docs):
+        for path in robustness.write_docs(networks, options.docs):
             print(path)
     return 0

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from stpn import experiments
 from stpn._extras import need
 from stpn._files import explain_os_errors, write_atomic
-from stpn.report import figures, generalisation, memory, page, synapses
+from stpn.errors import RunError
+from stpn.report import faults, figures, generalisation, memory, page, robustness, synapses
 from stpn.report.claims import PaperClaim, claims
 from stpn.report.comparison import RULE
 from stpn.report.grid import Grid, collect
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from stpn.zoo import Shelf
 
 Progress = Callable[[str], None]
+
+FIRST_OF_DEVICES = 9
+"""Number of the first figure of networks on devices."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,13 @@ class Report:
     """ART networks by model."""
     no_network: dict[str, str]
     """Why a model has none."""
+    study: list[faults.Network] | None = None
+    """Networks on devices with faults."""
+
+    @property
+    def devices(self) -> str:
+        """What the study says, as Markdown."""
+        return faults.answer(self.study) if self.study else ""
 
 
 @dataclass(frozen=True)
@@ -75,6 +86,7 @@ def gather(root: str | Path, *, notes: str = "", shelf: Shelf | None = None) -> 
     without checkpoints.
     """
     grid = collect(root)
+    study = _study(Path(root), grid)
     found, reasons = find(grid, shelf)
     main = found.get(experiments.get(TASK).models[0])
     return Report(
@@ -82,12 +94,31 @@ def gather(root: str | Path, *, notes: str = "", shelf: Shelf | None = None) -> 
         notes=fill(notes, grid),
         verdicts=verdicts(grid),
         claims=claims(grid, None if main is None else synapses.rates_of(main.network.core)),
-        tables=[*tables(grid), *filter(None, [memory.table(grid)])],
-        plots=[*plots(grid), *_further(shelf), *filter(None, [memory.plot(grid)])],
+        tables=[
+            *tables(grid),
+            *filter(None, [memory.table(grid)]),
+            *robustness.tables(study or []),
+        ],
+        plots=[
+            *plots(grid),
+            *_further(shelf),
+            *filter(None, [memory.plot(grid)]),
+            *robustness.plots(study or [], FIRST_OF_DEVICES),
+        ],
         pictures=_pictures(main),
         networks=found,
         no_network=reasons,
+        study=study,
     )
+
+
+def _study(root: Path, grid: Grid) -> list[faults.Network] | None:
+    """That beside the runs; one that is damaged becomes a problem."""
+    try:
+        return robustness.read(root)
+    except RunError as error:
+        grid.problems.append(str(error))
+        return None
 
 
 def build(
@@ -146,6 +177,8 @@ def markdown(report: Report) -> str:
     lines += ["", "## Tables", "", LEGEND]
     for table in report.tables:
         lines += ["", f"### {table.title}", "", table.caption, "", table.markdown().rstrip()]
+    if report.devices:
+        lines += ["", "## Devices with faults", "", report.devices]
     if report.notes.strip():
         lines += ["", "## Notes", "", without_html(report.notes.strip())]
     lines += ["", "## Figures"]
@@ -182,7 +215,7 @@ def _by_directory(runs: Iterable[str]) -> list[str]:
 def _page(report: Report) -> str:
     exported, not_shown = networks(report.networks, report.no_network)
     parts = (report.verdicts, report.tables, report.plots, exported, not_shown, report.notes)
-    return page.render(report.grid, *parts, claims=report.claims)
+    return page.render(report.grid, *parts, claims=report.claims, devices=report.devices)
 
 
 def _pictures(source: Found | None) -> list[Picture]:

@@ -32,8 +32,10 @@ def render(
     notes: str = "",
     *,
     claims: Sequence[PaperClaim] = (),
+    devices: str = "",
 ) -> str:
-    """The whole page. `not_shown`: why networks are missing from the viewer; `notes`: Markdown."""
+    """The whole page. `not_shown`: why networks are missing from the viewer; `notes`, `devices`:
+    Markdown."""
     return templates.render(
         "page.html",
         root=str(grid.root),
@@ -48,6 +50,7 @@ def render(
         legend=LEGEND,
         tables=tables,
         notes=notes.strip(),
+        devices=devices,
         plots=plots,
         networks=networks,
         not_shown=not_shown,

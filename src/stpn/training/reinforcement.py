@@ -206,10 +206,10 @@ class ReinforcementTrainer(Trainer):
             statistic.copy_(now)
 
     def evaluate(self) -> Evaluation:
-        played = self._play(self.config.final_episodes, "evaluation")
+        played = self.play(self.config.final_episodes, "evaluation")
         greedy = not self.config.greedy
         episodes = min(self.config.final_episodes, MEASURED_AT_ONCE)
-        otherwise = self._play(episodes, "other evaluation", greedy=greedy)
+        otherwise = self.play(episodes, "other evaluation", greedy=greedy)
         kind = "greedy" if greedy else "sampled"
         return Evaluation(
             proficiency=float(played.rewards.mean()),
@@ -228,7 +228,7 @@ class ReinforcementTrainer(Trainer):
         )
 
     def measure(self) -> Row:
-        played = self._play(self.config.eval_episodes, "measurement", self.updates)
+        played = self.play(self.config.eval_episodes, "measurement", self.updates)
         means = {name: total / self._counts[name] for name, total in self._sums.items()}
         return {
             "step": self.done,
@@ -244,9 +244,10 @@ class ReinforcementTrainer(Trainer):
         if target is not None and row["proficiency"] >= target:
             self._reached_at = self.done
 
-    def _play(self, episodes: int, *name: str | int, greedy: bool | None = None) -> Played:
-        """Episodes in environments of their own, which leave no trace in the training; with the
-        most likely or with sampled actions, None: as the config says."""
+    def play(self, episodes: int, *name: str | int, greedy: bool | None = None) -> Played:
+        """Episodes in environments of their own, which leave no trace in the training: the same
+        ones for the same `name`. With the most likely or with sampled actions, None: as the config
+        says."""
         env = self.make_env(min(episodes, MEASURED_AT_ONCE))
         try:
             return play(
