@@ -273,3 +273,11 @@ def test_what_cannot_be_converted_says_so() -> None:
 def test_what_has_no_form_on_devices_is_refused(name: str, options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="no form on devices"):
         analog.convert(core_of(name, **options), PERFECT)
+
+
+@pytest.mark.parametrize("layer", [nn.Bilinear(3, 3, 2), nn.ConvTranspose2d(3, 3, 2)])
+def test_weights_that_would_stay_perfect_are_refused(layer: nn.Module) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), layer)
+    with pytest.raises(ValueError, match=r"2 is a .* whose weight would stay as it is"):
+        analog.convert(model, PERFECT)
+    assert analog.convert(model[:2], PERFECT)[1] is not model[1]  # a norm is digital

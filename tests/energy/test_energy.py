@@ -178,6 +178,11 @@ def test_a_profile_of_ones_own(tmp_path: Path) -> None:
         ('version = 1\nbase = "pcm"\n[write]\nvalue = 1.0\nlow = 2.0\nhigh = 3.0', "outside its"),
         ('version = 1\nbase = "pcm"\n[write]\nvalue = 1.0\nunit = "fJ"', "expected it in J"),
         ('version = 1\nbase = "pcm"\ndrift = [1.0]', "drift: expected four numbers"),
+        ('version = 1\nbase = "pcm"\ndrift = [0.0, 0.0, 0.2, 0.1]', "drift: expected 0 <= least"),
+        (
+            'version = 1\nbase = "pcm"\nprogramming = [0.1, -0.2]',
+            "programming: expected a deviation",
+        ),
         ('version = 1\nbase = "pcm"\nwrite = "much"', "write: expected"),
         ("version = = 1", "is not TOML"),
     ],

@@ -108,6 +108,13 @@ def _layers(module: nn.Module, name: str) -> Any:
             "here; use the core of this package (stpn.LSTM, stpn.GRU, stpn.RNN have the same "
             "parameters)"
         )
+    for weight, parameter in module.named_parameters(recurse=False):
+        if parameter.dim() > 1:
+            raise ValueError(
+                f"model: {name or 'it'} is a {type(module).__name__} whose {weight} would stay as "
+                "it is, as if on perfect devices; expected all weights in cores of this package, "
+                "nn.Linear or convolutions"
+            )
     for child, inner in module.named_children():
         yield from _layers(inner, f"{name}.{child}" if name else child)
 

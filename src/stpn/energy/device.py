@@ -128,11 +128,23 @@ class DeviceProfile:
             )
         if self.f_bits is not None and self.f_range is None:
             raise ValueError("f_bits: expected an f_range too, whose levels they count, got none")
-        for name, size in (("drift", (0, 4)), ("drift_spread", (0, 4))):
-            if len(getattr(self, name)) not in size:
+        for g in (step / 100 for step in range(101)):
+            deviation = sum(c * g**power for power, c in enumerate(self.programming))
+            if deviation < 0:
+                raise ValueError(
+                    "programming: expected a deviation of at least 0 at every conductance, got "
+                    f"{deviation:.3g} at {g:g} of the largest"
+                )
+        for name in ("drift", "drift_spread"):
+            numbers = getattr(self, name)
+            if len(numbers) not in (0, 4):
                 raise ValueError(
                     f"{name}: expected four numbers (slope, offset, least, most), got "
-                    f"{len(getattr(self, name))}"
+                    f"{len(numbers)}"
+                )
+            if numbers and not 0 <= numbers[2] <= numbers[3]:
+                raise ValueError(
+                    f"{name}: expected 0 <= least <= most, got {numbers[2]!r} and {numbers[3]!r}"
                 )
 
     @property
