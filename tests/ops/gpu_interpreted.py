@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from parity import Case, Shape, assert_near, distance, make_baseline_case, make_case
+from parity import OPS, Case, Shape, assert_near, distance, make_baseline_case, make_case
 from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
 
 import stpn as package
 from stpn.ops import reference
@@ -370,3 +371,114 @@ def test_modulated_plasticity_where_numbers_end() -> None:
     infinite = results(modplast, torch.inf), results(reference, torch.inf)
     for actual, expected in zip(*infinite, strict=True):
         assert torch.equal(actual.isfinite(), expected.isfinite())
+
+
+# --- As operators of torch ----------------------------------------------------------------------
+
+
+def operands(case: Case, grad: bool = True) -> list[Any]:
+    """The tensors of a call, as the operator takes them."""
+    gated = ["c0"] if case.kind in ("f", "r", "l") else []
+    _, names, _ = OPS[case.kind]
+    order = [*names[:2], *gated, *(n for n in names[2:] if n != "c0")]
+    tensors = [case.tensors.get(name) for name in order]
+    leaves = [None if t is None else t.float().requires_grad_(grad) for t in tensors]
+    return [*leaves, case.reset, case.lengths, case.tensors["power_weight"].float()]
+
+
+# Resets, but no lengths: what is saved of steps past an end is never written.
+OPERATORS = [
+    ("stpn_triton", make_case("r", Shape(2, 3, 3, 2), masks="reset"), (True, "pre", 0.5, "tanh")),
+    ("stpn_triton", make_case("l", Shape(2, 3, 3, 2)), (True, "post", torch.inf, "tanh")),
+    ("modplast_triton", make_baseline_case("modulated", Shape(2, 3, 0, 3)), ()),
+    (
+        "fast_weights_triton",
+        make_baseline_case("fast weights", Shape(2, 3, 0, 3)),
+        (0.9, 0.5, 1e-5),
+    ),
+]
+operators = pytest.mark.parametrize(
+    ("name", "case", "constants"), OPERATORS, ids=[case.kind for _, case, _ in OPERATORS]
+)
+
+
+@operators
+def test_opcheck(name: str, case: Case, constants: tuple[Any, ...]) -> None:
+    operator = getattr(torch.ops.stpn, name).default
+    torch.library.opcheck(operator, (*operands(case), *constants, True))
+    torch.library.opcheck(operator, (*operands(case, grad=False), *constants, False))
+
+
+@operators
+def test_opcheck_of_the_backward_operators(
+    name: str, case: Case, constants: tuple[Any, ...]
+) -> None:
+    tensors = operands(case, grad=False)
+    outputs = getattr(torch.ops.stpn, name)(*tensors, *constants, True)
+    operator = getattr(torch.ops.stpn, f"{name}_backward").default
+    results = [a for a in operator._schema.arguments if a.name.startswith("grad")]
+    grads = [torch.randn_like(o) if o.dim() > 1 else None for o in outputs[: len(results)]]
+    for odd in (True, False):
+        needs = [t is not None and (odd or k % 2 == 0) for k, t in enumerate(tensors[:-3])]
+        torch.library.opcheck(operator, (*tensors, *outputs, *grads, *constants, needs))
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("regime", ["on chip", "in memory"])
+@pytest.mark.parametrize("name", ["STPNf", "STPNl", "ModPlast", "FastWeights"])
+def test_a_model_around_a_layer_is_one_graph(
+    request: pytest.FixtureRequest, name: str, regime: str
+) -> None:
+    if regime == "in memory":
+        if name in ("ModPlast", "FastWeights"):
+            pytest.skip("it has one regime")
+        request.getfixturevalue("in_memory")
+    layer = getattr(package, name)(3, 2, batch_first=True)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), layer)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    x, found = torch.randn(2, 3, 3), []
+    for run in (model, compiled):
+        model.zero_grad()
+        with package.use_backend("triton"):
+            y, (state,) = run(x)
+            (y.square().sum() + state[-1].sum()).backward()
+        gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+        found.append([y.detach(), *(v.detach() for v in state), *gradients])
+    torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("name", ["STPNrCell", "STPNlCell"])
+def test_a_step_in_place_compiles(name: str) -> None:
+    cell = getattr(package, name)(3, 2)
+    compiled = torch.compile(cell, fullgraph=True, backend="aot_eager")
+    x, found = torch.randn(2, 3), []
+    for run in (cell, compiled):
+        state = cell.initial_state(2)
+        with package.use_backend("triton"), torch.no_grad():
+            for _ in range(2):
+                y, state = run(x, state, inplace=True)
+        found.append([y, *state])
+    torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_an_export_holds_the_operator() -> None:
+    layer, x = package.STPNr(3, 2, batch_first=True), torch.randn(2, 3, 3)
+    with package.use_backend("triton"):
+        program = torch.export.export(layer, (x,))
+        torch.testing.assert_close(program.module()(x)[0], layer(x)[0])
+    names = {str(n.target) for n in program.graph.nodes if n.op == "call_function"}
+    assert any(name.startswith("stpn.stpn_triton") for name in names)
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_another_batch_is_not_compiled_anew() -> None:
+    counter = CompileCounterWithBackend("eager")
+    layer = package.STPNr(3, 2, batch_first=True)
+    compiled = torch.compile(layer, fullgraph=True, backend=counter, dynamic=True)
+    with package.use_backend("triton"):
+        for batch in (2, 3, 5):
+            x = torch.randn(batch, 4, 3)
+            torch.testing.assert_close(compiled(x)[0], layer(x)[0])
+    assert counter.frame_count == 1

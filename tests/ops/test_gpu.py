@@ -12,12 +12,16 @@ from typing import Any
 
 import pytest
 import torch
+from parity import Shape, make_case
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 pytest.importorskip("triton", minversion="3.4", reason="stpn-torch[gpu] is not installed")
 
-from stpn.ops.gpu import graphs, plan
+from stpn.ops.fast_weights import triton as fast_weights  # noqa: F401  (its operator)
+from stpn.ops.gpu import backend, graphs, plan
 from stpn.ops.gpu.launch import in_steps
+from stpn.ops.stpn import triton
 
 
 @pytest.mark.slow
@@ -149,3 +153,67 @@ def test_only_short_steps_on_a_gpu_use_a_graph(monkeypatch: pytest.MonkeyPatch) 
     (result,) = graphs.graphed(_one_more, (torch.ones(1),), (), synapses=10)
     assert result is not None
     assert result.item() == 2
+
+
+@pytest.mark.parametrize("hidden", [3, 300])  # on chip, in memory
+@pytest.mark.parametrize("kind", ["r", "l"])
+def test_a_trace_without_a_gpu(kind: str, hidden: int) -> None:
+    """Shapes, dtypes and devices of results and gradients, as torch.compile asks for them."""
+    case = make_case(kind, Shape(2, 5, 4, hidden))
+    constants = (True, "post", 0.3, "tanh")
+
+    def operands(device: str) -> list[Any]:
+        shaped = {n: torch.empty(v.shape, device=device) for n, v in case.tensors.items()}
+        shaped["x"] = shaped["x"].bfloat16()
+        reset = torch.empty(2, 5, dtype=torch.bool, device=device)
+        return [shaped.get(name) for name in triton._Inputs._fields[:8]] + [
+            reset, None, shaped["power_weight"],
+        ]  # fmt: skip
+
+    with FakeTensorMode():
+        outputs = torch.ops.stpn.stpn_triton(*operands("cuda"), *constants, True)
+    y, c_T, f_T, power, *_ = outputs
+    assert {value.device.type for value in outputs} == {"cuda"}
+    assert {value.dtype for value in outputs if value.dim() > 1} == {torch.float32}
+    assert (y.shape, power.shape) == ((2, 5, hidden), (2, 5))
+    assert c_T.shape == ((2, hidden) if kind == "l" else (0,))
+    assert 0 <= f_T.shape[2] - case.tensors["f0"].shape[2] < 4
+    # A tensor that claims to be on a GPU cannot be indexed without one; the backward pass does.
+    given = operands("meta")
+    outputs = torch.ops.stpn.stpn_triton(*given, *constants, True)
+    needs = [value is not None for value in given[:8]]
+    found = torch.ops.stpn.stpn_triton_backward(
+        *given, *outputs, outputs[0], None, outputs[2], None, *constants, needs
+    )
+    for gradient, value in zip(found, given, strict=False):
+        if value is not None:
+            assert (gradient.shape, gradient.dtype) == (value.shape, value.dtype)
+
+
+@pytest.mark.parametrize("hidden", [11, 300])  # on chip, in memory
+def test_what_is_saved_of_f_grows_with_the_root_of_the_steps(hidden: int) -> None:
+    def saved(steps: int) -> int:
+        case = make_case("r", Shape(1, 1, 37, hidden))
+        shaped = {n: torch.empty(v.shape, device="meta") for n, v in case.tensors.items()}
+        shaped["x"] = torch.empty(1, steps, 37, device="meta")
+        inputs = [shaped.get(name) for name in triton._Inputs._fields[:8]]
+        constants = (True, "pre", torch.inf, "tanh")
+        outputs = torch.ops.stpn.stpn_triton(*inputs, None, None, None, *constants, True)
+        *_, checkpoints = [output.numel() for output in outputs]
+        synapses = shaped["weight"].numel()
+        # Of a step, beside them, a few numbers for each neuron.
+        assert sum(o.numel() for o in outputs) - checkpoints < 2 * synapses + 9 * steps * hidden
+        return checkpoints
+
+    assert saved(10_000) == 10 * saved(100)
+
+
+def test_an_operator_of_a_wrong_kernel_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a program that was exported elsewhere."""
+    monkeypatch.setattr(backend, "problem", lambda recurrence, device: f"{recurrence} is wrong")
+    x, vector, square = torch.zeros(1, 1, 2), torch.zeros(1, 2), torch.zeros(1, 2, 2)
+    with pytest.raises(RuntimeError, match=r"fast_weights is wrong: .*STPN_BACKEND=reference"):
+        torch.ops.stpn.fast_weights_triton(
+            x, vector, square, square[0], vector[0], vector[0], None, None, None, 0.9, 0.5, 1e-5,
+            False,
+        )  # fmt: skip

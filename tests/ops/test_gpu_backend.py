@@ -91,6 +91,19 @@ def test_a_wrong_kernel_is_found_and_the_specification_runs(
         assert y.equal(reference.stpn(*inputs, **options)[0])
 
 
+@pytest.mark.usefixtures("on_a_gpu", "fresh_compiler")
+def test_a_wrong_kernel_is_found_while_a_model_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels(monkeypatch, wrong)
+    inputs, options = arguments()
+    compiled = torch.compile(
+        lambda *tensors: HERE.recurrences["stpn"](*tensors, **options)[0],
+        fullgraph=True, backend="eager",
+    )  # fmt: skip
+    with pytest.warns(UserWarning, match="is wrong here"):
+        y = compiled(*inputs)
+    torch.testing.assert_close(y, reference.stpn(*inputs, **options)[0])
+
+
 @pytest.mark.usefixtures("on_a_gpu")
 def test_a_kernel_that_does_not_run_is_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*inputs: Any, **options: Any) -> Any:

@@ -185,7 +185,7 @@ def backward(
 Constants = tuple[float, float, float]  # decay, rate, eps
 
 
-def _forward(constants: Constants, save: bool, *tensors: Any) -> tuple[Values, Values]:
+def _forward(constants: Constants, save: bool, *tensors: Any) -> Values:
     lengths, power_weight = tensors[-2:]
     call = _call(constants, *tensors)
     new, ends = call.new, lengths is not None
@@ -198,14 +198,14 @@ def _forward(constants: Constants, save: bool, *tensors: Any) -> tuple[Values, V
         forward, (call.batch,), call.tile, call.arguments, y=y, f_T=f_T, power=power, slows=slows,
         settled=settled, checkpoints=checkpoints,
     )  # fmt: skip
-    return (y, f_T[..., : call.hidden], power), (y, slows, settled, checkpoints)
+    return y, f_T, power, slows, settled, checkpoints
 
 
 def _backward(
-    constants: Constants, needs: Values, tensors: Values, saved: Values, grads: Values
+    constants: Constants, needs: Values, tensors: Values, outputs: Values, grads: Values
 ) -> Values:
     p, lengths = tensors[0], tensors[-2]
-    y, slows, settled, checkpoints = saved
+    y, _, _, slows, settled, checkpoints = outputs
     call = _call(constants, *tensors)
     new, parts = call.new, min(call.batch, plan.MOST_PROGRAMS)
     dp = new(*p.shape, zero=lengths is not None)
@@ -247,7 +247,11 @@ def _specification(constants: Constants, p: Tensor, *tensors: Any) -> Values:
     )  # fmt: skip
 
 
-_run = Recurrence(_forward, _backward, _specification)
+_run = Recurrence(
+    "fast_weights_triton", "p h0 a0 w_h ln_weight ln_bias reset lengths power_weight",
+    differentiable=6, constants="float decay, float rate, float eps", outputs=6, results=3,
+    padded=(1, 2), forward=_forward, backward=_backward, specification=_specification,
+)  # fmt: skip
 
 
 def fast_weights(

@@ -7,7 +7,6 @@ STPN_TRUST=1 skips it.
 
 from __future__ import annotations
 
-import importlib
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -20,12 +19,9 @@ from stpn.ops import reference
 from stpn.ops.gpu import plan
 from stpn.ops.registry import Backend
 from stpn.ops.stpn import kernels
-from stpn.ops.tracing import needs_plain_pytorch
+from stpn.ops.tracing import needs_plain_pytorch, traced
 
-_FOLDERS = {
-    "stpn": "stpn", "stpn_lstm": "stpn", "stpn_step_": "stpn", "stpn_lstm_step_": "stpn",
-    "modplast": "modplast", "fast_weights": "fast_weights",
-}  # fmt: skip
+_RECURRENCES = ("stpn", "stpn_lstm", "stpn_step_", "stpn_lstm_step_", "modplast", "fast_weights")
 # What vouches for a step: the whole recurrence, which has the same kernels.
 _VOUCHED = {"stpn_step_": "stpn", "stpn_lstm_step_": "stpn_lstm"}
 
@@ -41,7 +37,17 @@ def device_type() -> str:
 
 def kernel(recurrence: str) -> Callable[..., Any]:
     """Triton is imported by the first call, not by `import stpn`."""
-    return getattr(importlib.import_module(f"stpn.ops.{_FOLDERS[recurrence]}.triton"), recurrence)
+    if recurrence == "modplast":
+        from stpn.ops.modplast.triton import modplast
+
+        return modplast
+    if recurrence == "fast_weights":
+        from stpn.ops.fast_weights.triton import fast_weights
+
+        return fast_weights
+    from stpn.ops.stpn import triton
+
+    return getattr(triton, recurrence)
 
 
 _problems: dict[tuple[str, Any], str | None] = {}
@@ -71,11 +77,20 @@ def _checked(recurrence: str, device: torch.device) -> str | None:
     return None if finding.right else f"the GPU kernel is wrong here ({finding})"
 
 
+@torch.compiler.assume_constant_result
+def _problem_of(recurrence: str, device: str) -> str | None:
+    """Asked while torch.compile traces a call, not by what it makes of it."""
+    return problem(recurrence, torch.device(device))
+
+
 def _trusted(recurrence: str) -> Callable[..., Any]:
-    @torch.compiler.disable  # whoever compiles has not passed `rejects`, which does not look then
     def run(*inputs: Any, **options: Any) -> Any:
-        trusted = problem(recurrence, inputs[0].device) is None
-        function = kernel(recurrence) if trusted else getattr(reference, recurrence)
+        device = inputs[0].device
+        if torch.compiler.is_compiling():  # and has not passed `rejects`, which does not look then
+            reason = _problem_of(recurrence, str(device))
+        else:
+            reason = None if traced(inputs[0]) else problem(recurrence, device)
+        function = kernel(recurrence) if reason is None else getattr(reference, recurrence)
         return function(*inputs, **options)
 
     return run
@@ -85,7 +100,7 @@ class Triton(Backend):
     name = "triton"
     device = "cpu" if interpreted() else "cuda"
     recurrences: Mapping[str, Callable[..., Any]] = {
-        **{name: _trusted(name) for name in _FOLDERS},
+        **{name: _trusted(name) for name in _RECURRENCES},
         "plus_static_power": reference.plus_static_power,  # two operations of torch, anywhere
     }
 
@@ -108,7 +123,7 @@ class Triton(Backend):
         x = inputs[0]
         if x.device.type != device_type():
             return f"its kernels run on a GPU, not on {x.device.type}"
-        if recurrence not in _FOLDERS:
+        if recurrence not in _RECURRENCES:
             return None
         reason = needs_plain_pytorch()
         if reason is not None:
@@ -119,7 +134,7 @@ class Triton(Backend):
         if power_weight is not None and power_weight.requires_grad:
             return "the gradient of power_weight has no kernel"
         return _rejected(recurrence, x, inputs[1], options) or (
-            None if torch.compiler.is_compiling() else problem(recurrence, x.device)
+            None if traced(x) else problem(recurrence, x.device)
         )
 
 

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stpn.ops.gpu.launch import without_memory
+
 Tensors = tuple[Tensor | None, ...]
 
 # Synapses of all sequences of a batch. Above, a step moves 16 MB or more: the GPU is busy anyway.
@@ -46,7 +48,7 @@ def graphed(
 ) -> Tensors:
     """`run(*constants, *inputs)`, by a graph where one pays; all its tensors are among `inputs`."""
     device = next(tensor.device for tensor in inputs if tensor is not None)
-    plain = device.type != "cuda" or synapses > MOST_SYNAPSES
+    plain = device.type != "cuda" or synapses > MOST_SYNAPSES or any(map(without_memory, inputs))
     if plain or torch.cuda.is_current_stream_capturing():
         return run(*constants, *inputs)
     return _replayed(run, inputs, constants)

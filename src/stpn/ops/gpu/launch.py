@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 
 from stpn.ops.gpu import plan
@@ -41,7 +42,7 @@ def launch(
     named = dict(own)
     for group in reversed(arguments):
         named = group | named
-    if math.prod(grid):
+    if math.prod(grid) and not any(map(without_memory, named.values())):
         start(kernel, grid, {name: named[name] for name in kernel.arg_names}, tile.warps)
 
 
@@ -49,6 +50,11 @@ def start(kernel: Any, grid: tuple[int, ...], arguments: dict[str, Any], warps: 
     """`warps` are of 32 threads."""
     lanes = 64 if torch.version.hip else 32
     kernel[grid](**arguments, num_warps=max(1, warps * 32 // lanes), num_stages=1)
+
+
+def without_memory(value: Any) -> bool:
+    """Whether it is a tensor that has a shape alone, as whoever traces a call gives it."""
+    return isinstance(value, FakeTensor) or (isinstance(value, Tensor) and value.is_meta)
 
 
 def check(like: Tensor, **operands: tuple[Tensor | None, tuple[int, ...]]) -> None:

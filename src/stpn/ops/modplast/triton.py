@@ -169,7 +169,7 @@ def backward(
     tl.store(drate + program, sum_rate)
 
 
-def _forward(_: None, save: bool, *tensors: Any) -> tuple[Values, Values]:
+def _forward(_: Values, save: bool, *tensors: Any) -> Values:
     w, alpha, v, d, eta, _, lengths, power_weight = tensors[3:]
     call = _call(*tensors)
     new, ends = call.new, lengths is not None
@@ -183,12 +183,12 @@ def _forward(_: None, save: bool, *tensors: Any) -> tuple[Values, Values]:
         v=contiguous(v), d=d, eta=eta, y=y, f_T=f_T, power=power, rates=rates,
         checkpoints=checkpoints,
     )  # fmt: skip
-    return (y, f_T[..., : call.hidden], power), (y, rates, checkpoints)
+    return y, f_T, power, rates, checkpoints
 
 
-def _backward(_: None, needs: Values, tensors: Values, saved: Values, grads: Values) -> Values:
+def _backward(_: Values, needs: Values, tensors: Values, outputs: Values, grads: Values) -> Values:
     p, w, alpha, v, lengths = (tensors[k] for k in (0, 3, 4, 5, 9))
-    y, rates, checkpoints = saved
+    y, _, _, rates, checkpoints = outputs
     call = _call(*tensors)
     new, parts = call.new, min(call.batch, plan.MOST_PROGRAMS)
     dp = new(*p.shape, zero=lengths is not None)
@@ -204,7 +204,7 @@ def _backward(_: None, needs: Values, tensors: Values, saved: Values, grads: Val
     rate = drate.sum()
     return (
         dp.to(p.dtype), dh0, df0[..., : call.hidden], call.summed(dw), call.summed(dalpha),
-        dv.sum(0), rate, rate,
+        dv.sum(0), rate, rate.clone(),
     )  # fmt: skip
 
 
@@ -221,14 +221,18 @@ def _call(
     return call
 
 
-def _specification(_: None, p: Tensor, *tensors: Any) -> Values:
+def _specification(_: Values, p: Tensor, *tensors: Any) -> Values:
     *others, reset, lengths, power_weight = tensors
     return reference.modplast(
         p.float(), *others, reset=reset, lengths=lengths, power_weight=power_weight
     )
 
 
-_run = Recurrence(_forward, _backward, _specification)
+_run = Recurrence(
+    "modplast_triton", "p h0 hebb0 w alpha v d eta reset lengths power_weight", differentiable=8,
+    constants="", outputs=5, results=3, padded=(1, 2), forward=_forward, backward=_backward,
+    specification=_specification,
+)  # fmt: skip
 
 
 def modplast(
@@ -237,5 +241,5 @@ def modplast(
     lengths: Tensor | None = None, power_weight: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
     """`modplast` of the specification."""
-    y, hebb, power = _run(None, p, h0, hebb0, w, alpha, v, d, eta, reset, lengths, power_weight)
+    y, hebb, power = _run((), p, h0, hebb0, w, alpha, v, d, eta, reset, lengths, power_weight)
     return y, hebb, power

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -28,6 +29,7 @@ from stpn.ops.gpu.launch import (
 from stpn.ops.gpu.recurrence import Recurrence, Values
 from stpn.ops.stpn import reference, triton_in_memory, triton_on_chip
 from stpn.ops.stpn.reference import STPNOptions
+from stpn.ops.tracing import traced
 
 _NORMS = {None: 0, "pre": 1, "post": 2}
 _ACTIVATIONS = {"tanh": 0, "sigmoid": 1, "relu": 2}
@@ -269,29 +271,53 @@ def _launched(
     return graphed(run, tensors, (options, constant), inputs.f0.numel())
 
 
-def _forward_and_record(options: STPNOptions, save: bool, *tensors: Any) -> tuple[Values, Values]:
-    y, c_T, f_T, power, saved, cells, checkpoints = _launched(_forward, options, save, *tensors)
-    assert f_T is not None
-    return (y, c_T, f_T[..., : tensors[4].shape[1]], power), (y, f_T, saved, cells, checkpoints)
+# As the operator takes them: recurrent, norm, clamp (infinite: none), nonlinearity.
+Constants = tuple[bool, str, float, str]
 
 
-def _gradients(
-    options: STPNOptions, needs: Values, tensors: Values, record: Values, gradients: Values
+def _constants(options: STPNOptions) -> Constants:
+    clamp = math.inf if options.clamp is None else float(options.clamp)
+    return options.recurrent, options.norm or "", clamp, options.nonlinearity
+
+
+@lru_cache
+def _options(recurrent: bool, norm: str, clamp: float, nonlinearity: str) -> STPNOptions:
+    return STPNOptions(
+        recurrent=recurrent,
+        norm=norm or None,  # type: ignore[arg-type]
+        clamp=None if math.isinf(clamp) else clamp,
+        nonlinearity=nonlinearity,  # type: ignore[arg-type]
+    )
+
+
+def _run_forward(constants: Constants, save: bool, *tensors: Any) -> Values:
+    return _launched(_forward, _options(*constants), save, *tensors)
+
+
+def _run_backward(
+    constants: Constants, needs: Values, tensors: Values, outputs: Values, grads: Values
 ) -> Tensors:
     wanted = _Wanted(*needs[: len(_Wanted._fields)])
-    return _launched(_backward, options, wanted, *tensors, *record, *gradients)
+    y, _, f_T, _, saved, cells, checkpoints = outputs
+    record = _Record(y, f_T, saved, cells, checkpoints)
+    return _launched(_backward, _options(*constants), wanted, *tensors, *record, *grads)
 
 
-def _specification(options: STPNOptions, *tensors: Any) -> Values:
+def _specification(constants: Constants, *tensors: Any) -> Values:
     x, h0, c0, *others = tensors
     named = dict(zip(("reset", "lengths", "power_weight"), others[5:], strict=True))
+    named["options"] = _options(*constants)
     if c0 is not None:
-        return reference.stpn_lstm(x.float(), h0, c0, *others[:5], options=options, **named)
-    y, f_T, power = reference.stpn(x.float(), h0, *others[:5], options=options, **named)
+        return reference.stpn_lstm(x.float(), h0, c0, *others[:5], **named)
+    y, f_T, power = reference.stpn(x.float(), h0, *others[:5], **named)
     return y, None, f_T, power
 
 
-_run = Recurrence(_forward_and_record, _gradients, _specification)
+_run = Recurrence(
+    "stpn_triton", " ".join(_Inputs._fields), differentiable=len(_Wanted._fields),
+    constants="bool recurrent, str norm, float clamp, str nonlinearity", outputs=7, results=4,
+    padded=(2, 3), forward=_run_forward, backward=_run_backward, specification=_specification,
+)  # fmt: skip
 
 
 def stpn(
@@ -302,7 +328,18 @@ def stpn(
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
     """`reference.stpn`."""
     y, _, f_T, power = _run(
-        options, x, h0, None, f0, weight, bias, lambda_, gamma, reset, lengths, power_weight
+        _constants(options),
+        x,
+        h0,
+        None,
+        f0,
+        weight,
+        bias,
+        lambda_,
+        gamma,
+        reset,
+        lengths,
+        power_weight,
     )
     return y, f_T, power
 
@@ -315,7 +352,18 @@ def stpn_lstm(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
     """`reference.stpn_lstm`."""
     y, c_T, f_T, power = _run(
-        options, x, h0, c0, f0, weight, bias, lambda_, gamma, reset, lengths, power_weight
+        _constants(options),
+        x,
+        h0,
+        c0,
+        f0,
+        weight,
+        bias,
+        lambda_,
+        gamma,
+        reset,
+        lengths,
+        power_weight,
     )
     return y, c_T, f_T, power
 
@@ -325,6 +373,13 @@ def _step(
     lambda_: Tensor, gamma: Tensor, options: STPNOptions, power_weight: Tensor | None,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
     """The new h, c and power; f is updated in place."""
+    if traced(x):
+        y, c_T, f_T, power = _run(
+            _constants(options), x.unsqueeze(1), h, c, f, weight, bias, lambda_, gamma, None, None,
+            power_weight,
+        )  # fmt: skip
+        f.copy_(f_T)
+        return y.squeeze(1), c_T, None if power is None else power.squeeze(1)
     direct = f.is_contiguous() and f.shape[2] % 4 == 0
     with torch.cuda.device_of(x):
         y, c_T, f_T, power, *_ = _forward(
