@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 # Test workers share the cores: one thread each, also in the processes that they start. It must be
 # said before torch is loaded; tests of threads ask for more themselves.
@@ -67,3 +69,46 @@ def only_new_garbage() -> Iterator[Callable[[], AbstractContextManager[None]]]:
         original = loop._only_new_garbage
         patch.setattr(loop, "_only_new_garbage", nullcontext)
         yield original
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api")
+    found = filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome")))
+    path = next(found, None)
+    if path is None:
+        pytest.skip("there is no Chromium on this machine")
+    alone = ("background-networking", "component-update", "sync")
+    arguments = ["--no-sandbox", "--disable-gpu", "--no-first-run"]
+    arguments += [f"--disable-{feature}" for feature in alone]
+    with sync_api.sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=path, args=arguments)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def open_address(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Opens a page; what it complains about or asks of the network fails the test."""
+    opened = []
+    complaints: list[str] = []
+
+    def asked(url: str) -> None:
+        if not url.startswith(("file:", "data:")):
+            complaints.append(url)
+
+    def opener(address: str, **settings: Any) -> Any:
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **settings})
+        opened.append(context)
+        page = context.new_page()
+        page.set_default_timeout(10_000)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda m: complaints.append(m.text) if m.type == "error" else None)
+        page.on("request", lambda request: asked(request.url))
+        page.goto(address)
+        return page
+
+    yield opener
+    for context in opened:
+        context.close()
+    assert complaints == []

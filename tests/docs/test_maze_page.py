@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,50 +21,15 @@ pytest.importorskip("gymnasium")
 
 import maze_data  # noqa: E402
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("chrome")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.xdist_group("site"),
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine"),
-]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
-        )
-        yield launched
-        launched.close()
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("site")]
 
 
 @pytest.fixture
-def open_page(browser: Any, site: Path) -> Iterator[Any]:
-    """Opens a page of the site; what it complains about or asks of the network fails the test."""
-    opened = []
-    complaints: list[str] = []
-
+def open_page(open_address: Callable[..., Any], site: Path) -> Callable[..., Any]:
     def opener(name: str = "demos/maze.html", **settings: Any) -> Any:
-        context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **settings})
-        opened.append(context)
-        page = context.new_page()
-        page.set_default_timeout(10_000)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("console", lambda m: complaints.append(m.text) if m.type == "error" else None)
-        page.on(
-            "request",
-            lambda r: (
-                complaints.append(r.url) if not r.url.startswith(("file:", "data:")) else None
-            ),
-        )
-        page.goto((site / name).as_uri())
-        return page
+        return open_address((site / name).as_uri(), **settings)
 
-    yield opener
-    for context in opened:
-        context.close()
-    assert complaints == []
+    return opener
 
 
 def episode(agent: Any, seed: int) -> dict[str, Any]:
