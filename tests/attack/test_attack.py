@@ -28,7 +28,14 @@ def test_outcomes_are_counted_and_failures_named(monkeypatch: pytest.MonkeyPatch
     assert again.failures == [line for line in report.failures if line.startswith("case 7:")]
 
 
-@pytest.mark.parametrize(("name", "cases"), [("layers", 150), ("memories", 60), ("operators", 800)])
+@pytest.mark.parametrize(
+    ("name", "cases"),
+    [
+        pytest.param("layers", 150, marks=pytest.mark.slow),
+        pytest.param("memories", 60, marks=pytest.mark.slow),
+        ("operators", 800),
+    ],
+)
 def test_no_promise_is_broken(name: str, cases: int) -> None:
     report = run(name, cases=cases, seed=0)
     assert report.cases == cases

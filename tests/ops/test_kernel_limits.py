@@ -116,6 +116,7 @@ print("the same")
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs glibc's way to fail")
+@pytest.mark.slow
 def test_a_team_that_cannot_start_its_threads_works_in_the_caller() -> None:
     assert in_a_process(NO_THREADS) == "the same"
 

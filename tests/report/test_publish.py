@@ -67,6 +67,7 @@ def test_docs_and_readme_are_made_from_the_results(repository: Path) -> None:
     assert not (repository / "docs/figures/figure9-stale.svg").exists()
 
 
+@pytest.mark.slow
 def test_again_it_changes_nothing(repository: Path) -> None:
     files = [repository / "README.md", *(repository / "docs").rglob("*.*")]
     before = {path: path.read_bytes() for path in files}

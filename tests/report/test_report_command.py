@@ -58,6 +58,7 @@ def test_results_without_checkpoints_say_why_the_viewer_is_empty(tmp_path: Path)
         assert (tmp_path / "out/figures" / f"{name}.svg").is_file()
 
 
+@pytest.mark.slow
 def test_checkpoints_kept_beside_exported_results_are_shown(trained: Path, tmp_path: Path) -> None:
     results = tmp_path / "results"
     flags = ["--checkpoints", "--unfinished"]
@@ -67,6 +68,7 @@ def test_checkpoints_kept_beside_exported_results_are_shown(trained: Path, tmp_p
     assert "no checkpoint beside its results" not in page
 
 
+@pytest.mark.slow
 def test_networks_of_a_shelf_stand_in_for_checkpoints(trained: Path, tmp_path: Path) -> None:
     card = ship(Run(trained / "art/stpnr/seed0"), 1, tmp_path / "networks")
     ship(Run(trained / "art/lstm/seed0"), 1, tmp_path / "networks")
@@ -111,6 +113,7 @@ def test_a_damaged_checkpoint_costs_its_figures_only(trained: Path, tmp_path: Pa
     assert (tmp_path / "out/figures/figure1-proficiency.svg").is_file()
 
 
+@pytest.mark.slow
 def test_an_empty_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "runs").mkdir()
     assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]) == 0
