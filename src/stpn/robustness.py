@@ -38,6 +38,8 @@ TRAINING = 50_000
 """Sequences that fine-tuning draws from."""
 RATE = 1e-3
 """Learning rate at the beginning of fine-tuning; it falls to 0."""
+AGENT_RATE = 1e-4
+"""The same of an agent, which a larger one makes forget."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,7 @@ def _opened(name: str, plan: Plan) -> AbstractContextManager[Trainer]:
             "validation_size": 1,
         }
         return opened(name, **sizes)
-    schedule: dict[str, Any] = {"lr": RATE, "lr_final": 0.0, "lr_decay": None}
+    schedule: dict[str, Any] = {"lr": AGENT_RATE, "lr_final": 0.0, "lr_decay": None}
     return opened(name, iterations=max(plan.iterations, 1), **schedule)
 
 

@@ -128,7 +128,8 @@ def _degree(outcomes: Iterable[Outcome]) -> str:
     if not more and not less:
         return "no difference that can be told"
     if not more or not less:
-        return "**more robust**" if more else "**less robust**"
+        partly = "in part " * (more + less <= len(outcomes) / 2)
+        return f"**{partly}{'more' if more else 'less'} robust**"
     if more == less:
         return "**neither more nor less robust**"
     return "**mostly more robust**" if more > less else "**mostly less robust**"
@@ -229,8 +230,8 @@ def _writing(networks: list[Network]) -> list[str]:
         norm = even.first.device.norm
         if even.write is None:
             line += (
-                f". A digital norm takes {joules(norm)} of that by itself: then there is no write "
-                f"energy at which the claim holds; with a norm that comes free it is all for writes"
+                f". A digital norm takes {joules(norm)}, more than that: with it there is no write "
+                "energy at which the claim holds; with a norm that comes free it is all for writes"
             )
         else:
             line += f": below {joules(even.write)} for the write, after {joules(norm)} for the norm"
@@ -257,7 +258,8 @@ def _power_change(networks: list[Network]) -> str:
                 for key, cell in network["cells"].items()
                 if not key.endswith("tuned")
             ]
-            spans.append(f"{min(ratios) - 1:+.0%} to {max(ratios) - 1:+.0%}")
+            least, most = (round(end - 1, 2) + 0.0 for end in (min(ratios), max(ratios)))
+            spans.append(f"{least:+.0%} to {most:+.0%}" if least or most else "no change")
         parts.append(f"{_name(network)} {spans[0]} ({spans[1]})")
     if not parts:
         return ""
