@@ -47,6 +47,7 @@ def test_no_promise_is_broken(name: str, cases: int) -> None:
     [
         pytest.param("layers", 2, 88, id="a weight of one dimension was an IndexError"),
         pytest.param("layers", 2, 3443, id="nearer to the truth than the specification itself"),
+        pytest.param("layers", 3, 5330, id="one draw of the specification's errors was small"),
         pytest.param("memories", 0, 385, id="so was a convolution of one dimension"),
     ],
 )
