@@ -12,6 +12,7 @@ import importlib
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from importlib import metadata
 from typing import Any
@@ -52,3 +53,9 @@ def load() -> None:
             importlib.import_module(module)
         except ImportError as error:
             raise ConfigError(f"{VARIABLE} names {module!r}: {error}") from error
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            raise ConfigError(
+                f"{VARIABLE} names {module!r}, which raised {error!r} ({place.filename}, line "
+                f"{place.lineno})"
+            ) from error

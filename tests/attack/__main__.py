@@ -6,7 +6,8 @@ import argparse
 import sys
 
 from . import ATTACKS, inside, run
-from . import files as files  # each module enters its attacks
+from . import devices as devices  # each module enters its attacks
+from . import files as files
 from . import kills as kills
 from . import layers as layers
 from . import operators as operators

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from . import Broken, attack, layers, operators, run, run_here  # noqa: F401 (enter attacks)
+from . import Broken, attack, devices, layers, operators, run, run_here  # noqa: F401 (enter attacks)
 
 
 def test_outcomes_are_counted_and_failures_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,6 +34,7 @@ def test_outcomes_are_counted_and_failures_named(monkeypatch: pytest.MonkeyPatch
         pytest.param("layers", 150, marks=pytest.mark.slow),
         pytest.param("memories", 60, marks=pytest.mark.slow),
         ("operators", 800),
+        ("devices", 300),
     ],
 )
 def test_no_promise_is_broken(name: str, cases: int) -> None:

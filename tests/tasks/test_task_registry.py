@@ -67,6 +67,24 @@ def test_a_package_makes_its_task_known_by_an_entry_point(
     assert "somebody else's fault" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("raise ValueError('boo')", "ValueError('boo')"), ("def f(:", "SyntaxError")],
+)
+def test_a_module_that_cannot_be_imported_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
+) -> None:
+    (tmp_path / "my_broken_tasks.py").write_text(f"import stpn\n{text}\n")
+    monkeypatch.setattr(plugins, "_loaded", False)
+    monkeypatch.setenv(plugins.VARIABLE, "my_broken_tasks")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(ConfigError, match="STPN_PLUGINS names 'my_broken_tasks', which") as caught:
+        plugins.load()
+    assert said in str(caught.value)
+    assert "line " in str(caught.value)
+
+
 def test_a_network_needs_neither_environments_nor_their_packages() -> None:
     code = """
 import sys

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 MOST_BITS = 16
+LARGEST = 1e30  # of a value in its unit: products of a few stay numbers
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,12 @@ class DeviceProfile:
     def __post_init__(self) -> None:
         for entry in dataclasses.fields(self):
             if entry.metadata:
+                several = isinstance(entry.default, tuple)
+                if isinstance(getattr(self, entry.name), tuple) != several:
+                    wanted = "several numbers" if several else "one number"
+                    raise ValueError(
+                        f"{entry.name}: expected {wanted}, got {getattr(self, entry.name)!r}"
+                    )
                 _check(entry.name, getattr(self, entry.name), entry.metadata)
         if self.stuck_off + self.stuck_on > 1:
             raise ValueError(
@@ -234,11 +241,13 @@ def _check(name: str, value: Any, meta: Mapping[str, Any]) -> None:
         wanted = f"a number from {low:g} to {high:g}"
     else:
         wanted = f"a finite number of at least {low:g}" if math.isfinite(low) else "finite numbers"
+    if not math.isfinite(high):
+        wanted += f", {LARGEST:g} at most"
     for number in value if isinstance(value, tuple) else (value,):
         good = isinstance(number, (int, float)) and not isinstance(number, bool)
         if (
             good
-            and math.isfinite(number)
+            and abs(number) <= LARGEST
             and low <= number <= high
             and not (over and number == low)
         ):

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from stpn._files import read_file
-from stpn.energy.device import Assumption, DeviceProfile
+from stpn.energy.device import LARGEST, Assumption, DeviceProfile
 from stpn.errors import ConfigError, unknown
 
 if sys.version_info >= (3, 11):
@@ -123,8 +123,11 @@ def _value(name: str, entry: Any) -> tuple[Any, Assumption]:
         value = tuple(value)
     low, high = table.get("low"), table.get("high")
     for end, bound in (("low", low), ("high", high)):
-        if bound is not None and (isinstance(bound, bool) or not isinstance(bound, (int, float))):
-            raise ValueError(f"{name}: expected a number as {end}, got {bound!r}")
+        number = isinstance(bound, (int, float)) and not isinstance(bound, bool)
+        if bound is not None and not (number and abs(bound) <= LARGEST):
+            raise ValueError(
+                f"{name}: expected a number of at most {LARGEST:g} as {end}, got {bound!r}"
+            )
     if (low is None) != (high is None):
         raise ValueError(f"{name}: expected both low and high, or neither")
     if low is not None and high is not None:
