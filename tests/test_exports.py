@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import stpn
-from stpn import exports
+from stpn import cores, exports
 from stpn.cli import main
 from stpn.training.agent import Agent, Bytes, Frames, OneHot, Vector
 from stpn.training.policies import Categorical
@@ -21,15 +23,22 @@ onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 onnx = pytest.importorskip("onnx")
 
+EXAMPLE = Path(__file__).parents[1] / "examples" / "export_table.py"
+BASELINES: dict[str, dict[str, Any]] = {
+    "hebbff": {"constraint": "clipped", "normalize": True},
+    "lstm": {"normalize": True, "layer_norm": True},
+    **{name: {"normalize": True} for name in ("gru", "rnn", "modplast", "mlp")},
+}
+"""Options of which the export has more to do than without."""
 OPTIONS: list[Any] = [
     ("stpnr", {"norm": "pre", "clamp": 0.3, "num_layers": 2}),
     ("ustpnr", {"norm": "post", "norm_over": "layer", "norm_scale": True, "clamp": 0.1}),
     ("stpnf", {"norm": None, "rule": "oja"}),
     ("ustpnf", {}),
-    ("stpnl", {"norm": "post", "clamp": 0.2}),
-    ("lstm", {}),
+    ("stpnl", {"norm": "post", "clamp": 0.2, "associate": "new"}),
+    ("lstm", BASELINES["lstm"]),
     *(
-        pytest.param(name, {}, marks=pytest.mark.slow)
+        pytest.param(name, BASELINES.get(name, {}), marks=pytest.mark.slow)
         for name in stpn.models()
         if "stpn" not in name and name != "lstm"
     ),
@@ -118,7 +127,12 @@ def test_resets_and_power_are_those_of_the_network(tmp_path: Path) -> None:
     assert np.mean(powers) == pytest.approx(float(meter.power), rel=1e-4)
 
 
-@pytest.mark.parametrize("name", ["stpnl", "modplast", "fastweights", "lstm", "mlp"])
+QUICK = ("stpnl", "modplast", "deltanet", "lstm", "mlp")
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in stpn.models()]
+)
 def test_the_program_of_torch_export(name: str, tmp_path: Path) -> None:
     core, path = stpn.build(name, 5, 6, num_layers=2), tmp_path / "step.pt2"
     program = exports.program(core)
@@ -144,6 +158,21 @@ def test_what_cannot_be_exported_says_why() -> None:
     core = stpn.STPNr(3, 4)
     with stpn.EnergyMeter(core), pytest.raises(exports.NotExported, match="outside"):
         exports.Step(core)
+
+
+def test_the_table_of_the_docs(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its lines for two cores, and that it leaves out no core, variant or network."""
+    table = runpy.run_path(str(EXAMPLE))
+    table["main"](["--only", "mlp", "stpnr-public"])
+    _, _, *lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" | ")[2] for line in lines] == ["equal", "equal"]
+    differences = [float(cell) for line in lines for cell in line.strip("| ").split(" | ")[3:]]
+    assert len(differences) == 4
+    assert max(differences) < 1e-5
+    listed = re.findall(
+        r"^\| `(\S+)` \|", (EXAMPLE.parents[1] / "docs/exports.md").read_text(), re.M
+    )
+    assert set(listed) >= {*stpn.models(), *cores.variants()}
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -129,7 +129,8 @@ def program(network: nn.Module) -> torch.export.ExportedProgram:
     step = Step(network)
     inputs, shapes = _arguments(step)
     with _quiet(), torch.no_grad(), use_backend("reference"):
-        return torch.export.export(step, inputs, dynamic_shapes=shapes)
+        # not strict, as is the default since torch 2.7
+        return torch.export.export(step, inputs, dynamic_shapes=shapes, strict=False)
 
 
 def onnx(
