@@ -59,7 +59,6 @@ def record(
             raise ConfigError(f"{name} must be >= 1, not {value}")
     if seed < 0:
         raise ConfigError(f"seed must be >= 0, not {seed}")
-    need("imageio", extra="rl")
     with zoo.opened(source, env=env) as trainer:
         scene = registry.get(trainer.config.task).scene(trainer.config)
         assert isinstance(trainer, ReinforcementTrainer)  # else there is no scene

@@ -6,7 +6,7 @@ can trace through them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -109,7 +109,7 @@ def mask(
 def state(
     name: str,
     value: Any,
-    state_type: Callable[..., Any],
+    state_type: Any,
     shapes: Sequence[tuple[int, ...]],  # of each field, batch included
     device: torch.device,
     dtype: torch.dtype | None,
@@ -119,7 +119,7 @@ def state(
         if type(value) not in (tuple, list) or len(value) != len(shapes):
             raise TypeError(f"{name}: expected {state_type.__name__}, got {_of(value)}")
         value = state_type(*value)
-    for field, part, expected in zip(value._fields, value, shapes, strict=True):
+    for field, part, expected in zip(state_type._fields, value, shapes, strict=True):
         checked = tensor(f"{name}.{field}", part, device, dtype)
         shape(f"{name}.{field}", checked, expected, "for this input")
     return value

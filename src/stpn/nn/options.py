@@ -57,10 +57,16 @@ def _options_of(cls: Any) -> Mapping[str, Option]:
 
 def _option(name: str, hint: Any, default: Any) -> Option:
     texts: tuple[Any, ...] = ()
-    if typing.get_origin(hint) is typing.Annotated:
+    if default is None:  # up to Python 3.10 a hint is wrapped in Optional then, text and all
+        hint = next((a for a in typing.get_args(hint) if _is_annotated(a)), hint)
+    if _is_annotated(hint):
         hint, *rest = typing.get_args(hint)
         texts = tuple(text for text in rest if isinstance(text, str))
     return Option(name, hint, default, " ".join(texts))
+
+
+def _is_annotated(hint: Any) -> bool:
+    return typing.get_origin(hint) is typing.Annotated
 
 
 def signature_with_options(cls: Any) -> inspect.Signature:

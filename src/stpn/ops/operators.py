@@ -107,10 +107,10 @@ class Operator(Generic[InputsT, ResultsT]):
         (a third of a training step of ART); tracing and transforms see the operator.
         """
         save = torch.is_grad_enabled() and any(
-            tensor is not None and tensor.requires_grad for tensor in inputs[: self._tensors]
+            tensor is not None and tensor.requires_grad for tensor in (*inputs,)[: self._tensors]
         )
         if traced(inputs[0]):
-            both = zip(self._op(*inputs, save), self.gives(inputs), strict=False)
+            both = zip(self._op(*inputs, save)[:-1], self.gives(inputs), strict=True)
             given: list[Any] = [result if there else None for result, there in both]
             return self.results(*given)
         results = self._eager.apply(*inputs) if save else self._forward(inputs, False)
