@@ -28,6 +28,7 @@ WITH_CODE = [
 ]
 NEEDS = {
     "docs/exports.md": ("onnx", "onnxscript", "onnxruntime"),
+    "docs/scaling.md": ("ray",),
     "docs/tutorials/agent.md": ("gymnasium",),
 }
 

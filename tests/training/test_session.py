@@ -100,7 +100,7 @@ def test_a_run_leaves_its_files(whole):
     assert whole.config["threads"] == 1
     summary = whole.summary
     assert (summary.done, summary.paper_length, summary.finished) == (10, 10, True)
-    assert summary.versions["torch"] == torch.__version__
+    assert torch.__version__.startswith(summary.versions["torch"])
     assert summary.machine["threads"] == 1
     assert summary.parameters == 5
     assert summary.power_per_step == [1.0]
@@ -322,7 +322,7 @@ class TestNonFinite:
 def test_a_stopped_run_says_what_trained_it(tmp_path):
     run = session.start(config(), tmp_path, **stop_after(3)).run
     assert run.summary is None
-    assert run.provenance["versions"]["torch"] == torch.__version__
+    assert torch.__version__.startswith(run.provenance["versions"]["torch"])
     assert run.provenance.keys() == {"versions", "machine", "commit"}
 
 
