@@ -98,11 +98,13 @@ class TestList:
         assert "familiarity-infinite-r6" in out
         assert "modplast" in out
         assert "98.55 ± 2.76" in out
+        assert "lstm-normalized " in out
 
     def test_json(self, capsys):
         assert main(["list", "--json"]) == 0
         content = json.loads(capsys.readouterr().out)
         assert content["tasks"]["art"]["hidden_sizes"]["stpnr"] == 11
+        assert "stpnr-public" in content["controls"]
 
     def test_runs(self, capsys, finished, runs):
         assert main(["list", "--runs", "runs"]) == 0
@@ -121,6 +123,7 @@ class TestTrain:
         out = capsys.readouterr().out
         assert "epoch 2/2" in out
         assert "98.55 ± 2.76" in out
+        assert "lstm-normalized " in out
         assert "10.9 ± 3.8" in out
         assert "trained for 2 of the paper's 200 epochs" in out
         assert out.endswith("run: runs/art/stpnr/seed0\n")
@@ -408,6 +411,7 @@ class TestLook:
         out = capsys.readouterr().out
         assert "finished" in out
         assert "98.55 ± 2.76" in out
+        assert "lstm-normalized " in out
         assert "epochs=2" in out
 
     def test_show_an_unfinished_run(self, runs, capsys):

@@ -166,6 +166,7 @@ def _variant(of: str, kind: str, title: str, **options: Any) -> Core:
     )
 
 
+KINDS = ("normalized", "public")
 # Controls: cores of the list with other options, under names of their own so that their runs and
 # results are kept apart. The paper trained its baselines with normalised weights, too; "public" is
 # what the public code computes where it is not what the paper says.
@@ -187,9 +188,15 @@ _variants = {
 
 
 def base(name: str) -> str:
-    """The core that a variant is one of; of any other its own name."""
+    """The core that a variant is one of; of any other its own name.
+
+    A plugin's core that is named like a variant is one, and stays one where the plugin is missing.
+    """
     core = find(name)
-    return core.variant_of or name if core is not None else name
+    if core is not None and core.variant_of:
+        return core.variant_of
+    of, _, kind = name.rpartition("-")
+    return of if kind in KINDS and of in _cores else name
 
 
 def variants() -> list[str]:

@@ -36,7 +36,12 @@ def run(arguments: list[str]) -> int:
         return _list_runs(options.runs, options.json)
     if options.json:
         networks = [dataclasses.asdict(card) for card in pretrained.cards()]
-        content = {"models": _models(), "tasks": _tasks(), "networks": networks}
+        content = {
+            "models": _models(),
+            "controls": _controls(),
+            "tasks": _tasks(),
+            "networks": networks,
+        }
         print(json.dumps(content))
         return 0
     console = Console()
@@ -46,6 +51,13 @@ def run(arguments: list[str]) -> int:
     for name, text in _models().items():
         models.add_row(name, text)
     console.print(models)
+    controls = Table(title="\nControls: models with other options", title_justify="left", box=None,
+                     pad_edge=False)  # fmt: skip
+    controls.add_column("model", style="bold")
+    controls.add_column("")
+    for name, text in _controls().items():
+        controls.add_row(name, text)
+    console.print(controls)
     console.print("\nExperiments of the paper (stpn train TASK --model MODEL)", highlight=False)
     for task in experiments.TASKS.values():
         if not task.hidden_sizes:
@@ -97,6 +109,10 @@ def _networks(cards: list[Card]) -> Table:
 
 def _models() -> dict[str, str]:
     return {name: cores.get(name).description for name in cores.names()}
+
+
+def _controls() -> dict[str, str]:
+    return {name: cores.get(name).description for name in cores.variants()}
 
 
 def _tasks() -> dict[str, object]:

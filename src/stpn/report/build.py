@@ -11,7 +11,16 @@ from stpn import experiments
 from stpn._extras import need
 from stpn._files import explain_os_errors, write_atomic
 from stpn.errors import RunError
-from stpn.report import faults, figures, generalisation, memory, page, robustness, synapses
+from stpn.report import (
+    controls,
+    faults,
+    figures,
+    generalisation,
+    memory,
+    page,
+    robustness,
+    synapses,
+)
 from stpn.report.claims import PaperClaim, claims
 from stpn.report.comparison import RULE
 from stpn.report.grid import Grid, collect
@@ -96,7 +105,7 @@ def gather(root: str | Path, *, notes: str = "", shelf: Shelf | None = None) -> 
         claims=claims(grid, None if main is None else synapses.rates_of(main.network.core)),
         tables=[
             *tables(grid),
-            *filter(None, [memory.table(grid)]),
+            *filter(None, [controls.table(grid), memory.table(grid)]),
             *robustness.tables(study or []),
         ],
         plots=[

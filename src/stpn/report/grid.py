@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from stpn import experiments
+from stpn import cores, experiments
 from stpn.config import IDENTITY, MACHINE, MEASUREMENT
 from stpn.errors import ConfigError
 from stpn.report.statistics import Array, Estimate
@@ -36,9 +36,10 @@ class Group:
 
     @property
     def experiment(self) -> experiments.Experiment | None:
-        """The paper's experiment, if this is one: it has the task and trained this model on it."""
+        """The paper's experiment, if this is one: it has the task and trained this model on it. A
+        control is held to the experiment of its plain model."""
         experiment = experiments.TASKS.get(self.task)
-        return experiment if experiment and self.model in experiment.models else None
+        return experiment if experiment and cores.base(self.model) in experiment.models else None
 
     @property
     def seeds_wanted(self) -> int | None:
@@ -145,8 +146,14 @@ class Grid:
         return self.groups.get((task, model)) or Group(task, model, ())
 
     def models(self, task: str) -> list[str]:
-        """Models with runs on the task, in the report's order."""
-        return sorted((m for t, m in self.groups if t == task), key=model_rank)
+        """Models with runs on the task, in the report's order; controls are told apart below."""
+        found = (m for t, m in self.groups if t == task and cores.base(m) == m)
+        return sorted(found, key=model_rank)
+
+    def controls(self, task: str) -> list[str]:
+        """Variants of cores with runs on the task, by kind and in the order of their cores."""
+        found = (m for t, m in self.groups if t == task and cores.base(m) != m)
+        return sorted(found, key=lambda m: (m.rpartition("-")[2], model_rank(cores.base(m))))
 
     @property
     def tasks(self) -> list[str]:
@@ -248,6 +255,6 @@ def _deviations(run: RunResult, experiment: experiments.Experiment) -> Iterator[
         actual = run.config.get(name, expected)
         if name not in ignored and actual != expected:
             yield f"{name} {actual} instead of {expected}"
-    size = experiment.hidden_sizes[run.model]
+    size = experiment.hidden_sizes[cores.base(run.model)]
     if run.config.get("hidden_size", size) not in (size, None):
         yield f"hidden_size {run.config['hidden_size']} instead of {size}"

@@ -158,8 +158,8 @@ def _paper_table(grid: Grid, name: str) -> Table:
                 cells.append(Cell())
                 continue
             group, quantity = grid.group(task, model), quantity_of(metric)
-            cells.append(_cell(group, quantity, theirs))
-            records.append(_record(name, group, quantity, metric, theirs))
+            cells.append(cell_of(group, quantity, theirs))
+            records.append(record_of(name, group, quantity, metric, theirs))
         rows.append((model_style(model).name, tuple(cells)))
     both = len({metric for _, metric in columns}) > 1
     headings = tuple(
@@ -181,7 +181,7 @@ def _is_extra(table: str, task: str, model: str, metric: str) -> bool:
     return homes[:1] == [table]
 
 
-def _cell(group: Group, quantity: Quantity, theirs: paper.Number | None) -> Cell:
+def cell_of(group: Group, quantity: Quantity, theirs: paper.Number | None) -> Cell:
     places = decimals(group.task, quantity)
     beside = "" if theirs is None else f"{theirs.mean:.{places}f} ± {theirs.std:.{places}f}"
     estimate = group.estimate(quantity)
@@ -207,8 +207,8 @@ def _familiarity_best_table(grid: Grid) -> Table:
             metric = experiments.get(task).metric
             group = grid.group(task, model).at_their_best()
             theirs = paper.number(task, model, metric)
-            cells.append(_cell(group, "proficiency", theirs))
-            records.append(_record(name, group, "proficiency", metric, theirs))
+            cells.append(cell_of(group, "proficiency", theirs))
+            records.append(record_of(name, group, "proficiency", metric, theirs))
         rows.append((model_style(model).name, tuple(cells)))
     return Table(
         name,
@@ -228,9 +228,9 @@ def _familiarity_power_table(grid: Grid) -> Table:
     for model in _familiarity_models(grid):
         groups = [grid.group(task, model) for task in FAMILIARITY]
         rows.append(
-            (model_style(model).name, tuple(_cell(group, "power", None) for group in groups))
+            (model_style(model).name, tuple(cell_of(group, "power", None) for group in groups))
         )
-        records += [_record(name, group, "power", "power", None) for group in groups]
+        records += [record_of(name, group, "power", "power", None) for group in groups]
     return Table(
         name,
         "Continual familiarity, power",
@@ -261,7 +261,7 @@ def _reinforcement_table(grid: Grid) -> Table:
             for name in (metric, "power"):
                 cells += _robust_cells(group, quantity_of(name))
                 theirs = paper.number(task, model, name)
-                records.append(_record("reinforcement", group, quantity_of(name), name, theirs))
+                records.append(record_of("reinforcement", group, quantity_of(name), name, theirs))
             rows.append((f"{task_style(task).short} · {model_style(model).name}", tuple(cells)))
     interval = f"IQM [{LEVEL:.0%} interval]"
     return Table(
@@ -303,17 +303,17 @@ def _other_table(grid: Grid, tasks: Iterable[str]) -> Table:
             rows.append(
                 (
                     f"{task} · {model_style(model).name}",
-                    tuple(_cell(group, quantity, None) for quantity in QUANTITIES),
+                    tuple(cell_of(group, quantity, None) for quantity in QUANTITIES),
                 )
             )
-            records += [_record("other", group, q, q, None) for q in QUANTITIES]
+            records += [record_of("other", group, q, q, None) for q in QUANTITIES]
     return Table(
         "other", "Other runs", "Tasks that are not in the paper.", ("Proficiency", "Power"),
         tuple(rows), tuple(records), compares=False,
     )  # fmt: skip
 
 
-def _record(
+def record_of(
     table: str, group: Group, quantity: Quantity, metric: str, theirs: paper.Number | None
 ) -> dict[str, Any]:
     estimate = group.estimate(quantity)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from stpn import experiments, paper
+from stpn import cores, experiments, paper
 from stpn.config import STPN_MODELS
 from stpn.report.comparison import (
     NEGLIGIBLE_PART,
@@ -95,7 +95,7 @@ def judge(group: Group, quantity: Quantity, theirs: paper.Number | None) -> Verd
     negligible = max(negligible, rounding(group.task, quantity))
     paired = of_the_paper(theirs)
     outcome = agreed(compare(spread, paired, negligible=negligible) for spread in ours)
-    if outcome in ("same", "inconclusive") or group.model not in STPN_MODELS:
+    if outcome in ("same", "inconclusive") or cores.base(group.model) not in STPN_MODELS:
         return Verdict(outcome)  # of a baseline, more is not better
     good = (outcome == "higher") == (quantity == "proficiency")
     return Verdict.BETTER if good else Verdict.WORSE
@@ -339,15 +339,15 @@ def _sentence(
     what = "Lowest power" if quantity == "power" else f"Highest {_plain(task)}"
     if table == "ablation" and len({f.table for f in paper.numbers() if f.task == task}) > 1:
         what += " in the ablation"
-    perhaps = f", perhaps {_names(there.open)}," if there.open else ""
-    inside = f"{_names(there.equal)}{perhaps} in the paper"
+    perhaps = f", perhaps {named(there.open)}," if there.open else ""
+    inside = f"{named(there.equal)}{perhaps} in the paper"
     if here is None:
         missing = "no run yet" if there.best not in ours else "no baseline run yet"
         return f"{what}: {inside}; {missing}."
     places = decimals(task, quantity)
 
     def valued(models: tuple[str, ...]) -> str:
-        return _names(models, {m: number_text(ours[m], places) for m in models})
+        return named(models, {m: number_text(ours[m], places) for m in models})
 
     if claim is Claim.UNTESTED:
         low, high = percent(min(reaches)), percent(max(reaches))
@@ -366,7 +366,7 @@ def _sentence(
     return f"{what}: {inside}; open here: {here_text}."
 
 
-def _names(models: tuple[str, ...], values: dict[str, str] | None = None) -> str:
+def named(models: tuple[str, ...], values: dict[str, str] | None = None) -> str:
     """STPNr, or STPNr (98.5) and LSTM (97.0)."""
     texts = [
         model_style(model).name + (f" ({values[model]})" if values else "") for model in models
