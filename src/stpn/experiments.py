@@ -118,7 +118,8 @@ SUITES: dict[str, Suite] = {
         tasks=(
             "retrieval-p3", "retrieval-p8", "retrieval-p16", "retrieval-p32", "retrieval-p64",
             "retrieval-p3-d20", "retrieval-p3-d60", "mqar-l24-k4-v32", "mqar-l48-k8-v64",
-            "copying-n5-d0", "copying-n5-d20", "copying-n20-d20", "cue-reward",
+            "mqar-l64-k4", "mqar-l128-k8", "copying-n5-d0", "copying-n5-d20", "copying-n20-d20",
+            "cue-reward",
         ),
         models=(
             "stpnr", "stpnf", "lstm", "gru", "rnn", "modplast", "fastweights", "gradplast", "fwp",

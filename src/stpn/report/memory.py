@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
 import numpy as np
 
 from stpn import experiments
-from stpn.report.grid import Grid, Group
+from stpn._files import read_file
+from stpn.report.grid import Grid, Group, columns
 from stpn.report.plots import Cloud, Panel, Plot
 from stpn.report.style import model_style
 from stpn.report.tables import Cell, Table, group_notes
+from stpn.report.templates import asset
 from stpn.report.verdicts import Verdict
 
 SUITE = experiments.SUITES["memory-suite"]
+REMEMBERS = 90.0  # percent
+MOST_BYTES = 1_000_000  # of a file beside the results
 SIZES = {"state_size": "numbers in the state", "core_parameters": "parameters of the core"}
 CAPTION = (
     "One point a task, outlined: the mean of the tasks that all of these cores have run. "
@@ -97,3 +105,136 @@ def _points(groups: list[Group], name: str) -> tuple[np.ndarray, np.ndarray]:
     known = [pair for pair in pairs if None not in pair]
     x, y = zip(*known, strict=True) if known else ((), ())
     return np.array(x, dtype=float), np.array(y, dtype=float)
+
+
+def page(grid: Grid) -> str:
+    """What memory-suite.md says."""
+    return asset("memory-suite.md").replace("[RESULTS]", "\n".join(_results(grid)).strip())
+
+
+def _results(grid: Grid) -> Iterable[str]:
+    models, tasks = _run(grid)
+    planned = len(SUITE.tasks) * len(SUITE.models)
+    done = sum(_ended(grid.group(t, m)) for t in tasks for m in models)
+    yield from ("## Who remembers what", "")
+    yield f"{done} of {planned} runs are done, one seed each."
+    if models:
+        yield f"Proficiency in percent; bold from {REMEMBERS:.0f} on, – where nothing was run yet."
+        yield ""
+        yield from _grid_of(grid, models, tasks)
+        yield from ("", "## Who needs how much", "")
+        yield (
+            f"Of the cores that reach {REMEMBERS:.0f}%: whose state is smallest, whose power "
+            "lowest, who needs the fewest updates to get there, and the least processor time for "
+            "them (one thread)."
+        )
+        yield ""
+        yield from _needs(grid, tasks)
+        yield ""
+        yield "![Memory suite](figures/figure8-memory.svg)"
+        yield from ("", CAPTION)
+    yield from _costs(grid)
+    yield from _rates(grid)
+
+
+def _grid_of(grid: Grid, models: list[str], tasks: list[str]) -> Iterable[str]:
+    yield f"| | {' | '.join(f'`{task}`' for task in tasks)} |"
+    yield f"|---|{'---|' * len(tasks)}"
+    for model in models:
+        values = [_mean([grid.group(task, model)], "proficiency") for task in tasks]
+        cells = ["–" if v is None else f"{v:.1f}" for v in values]
+        bold = [v is not None and v >= REMEMBERS for v in values]
+        shown = (f"**{c}**" if b else c for c, b in zip(cells, bold, strict=True))
+        yield f"| {model_style(model).name} | {' | '.join(shown)} |"
+
+
+def _needs(grid: Grid, tasks: list[str]) -> Iterable[str]:
+    yield "| task | reach it | smallest state | lowest power | fewest updates | least time (s) |"
+    yield "|---|---|---|---|---|---|"
+    for task in tasks:
+        groups = [g for m in SUITE.models if _ended(g := grid.group(task, m))]
+        able = [g for g in groups if (_mean([g], "proficiency") or 0) >= REMEMBERS]
+        cells = [f"{len(able)} of {len(groups)}"]
+        if able:
+            cells.append(_least(able, lambda g: _mean([g], "state_size"), 0))
+            cells.append(_least(able, lambda g: _mean([g], "power"), 1))
+            cells += [_least(able, _updates, 0), _least(able, _seconds, 0)]
+        else:
+            best = max(groups, key=lambda g: _mean([g], "proficiency") or 0)
+            named = f"best: {model_style(best.model).name} {_mean([best], 'proficiency'):.1f}"
+            cells += [named, "", "", ""]
+        yield f"| {experiments.get(task).title} | {' | '.join(cells)} |"
+
+
+def _least(groups: list[Group], of: Callable[[Group], float | None], places: int) -> str:
+    known = [(value, model_style(g.model).name) for g in groups if (value := of(g)) is not None]
+    if not known:
+        return "–"
+    value, name = min(known)
+    return f"{name} {value:,.{places}f}"
+
+
+def _updates(group: Group) -> float | None:
+    """Until a measurement while training first was high enough."""
+    found = []
+    for run in group.used:
+        steps, measured = columns(run, "step", "proficiency")
+        found += steps[measured >= REMEMBERS][:1].tolist()
+    return sum(found) / len(found) if found else None
+
+
+def _seconds(group: Group) -> float | None:
+    updates, each = _updates(group), _mean([group], "update_ms")
+    return None if updates is None or each is None else 1e-3 * each * updates
+
+
+def _beside(grid: Grid, name: str) -> dict[str, Any] | None:
+    """A file of `examples/memory_suite.py` beside the results."""
+    path = grid.root / "memory-suite" / name
+    if not path.is_file():
+        return None
+    found: dict[str, Any] = json.loads(read_file(path, most=MOST_BYTES))
+    return found
+
+
+def _costs(grid: Grid) -> Iterable[str]:
+    costs = _beside(grid, "costs.json")
+    if costs is None:
+        return
+    known = [(t, m) for t in SUITE.tasks for m in SUITE.models if m in costs.get(t, ())]
+    minutes = dict.fromkeys(SUITE.models, 0.0)
+    for task, model in known:
+        minutes[model] += costs[task][model] / 60
+    total, planned = sum(minutes.values()), len(SUITE.tasks) * len(SUITE.models)
+    runs = "All runs" if len(known) == planned else f"{len(known)} of {planned} runs"
+    yield from ("", "## What it costs", "")
+    yield (
+        f"{runs} together take {total:.0f} minutes of processor time, about {total / 120:.1f} "
+        "hours on two quiet cores: reckoned from a few updates and one measurement of each run "
+        "(`examples/memory_suite.py costs`). By core:"
+    )
+    yield ""
+    yield f"| {' | '.join(model_style(m).name for m in minutes)} |"
+    yield f"|{'---|' * len(minutes)}"
+    yield f"| {' | '.join(f'{value:.0f} min' for value in minutes.values())} |"
+
+
+def _rates(grid: Grid) -> Iterable[str]:
+    rates = _beside(grid, "rates.json")
+    if rates is None:
+        return
+    losses = rates["losses"]
+    known = list(dict.fromkeys(rate for row in losses.values() for rate in row))
+    yield from ("", "## Learning rates", "")
+    yield (
+        f"Adam; each core has its best of {len(known)} rates on `{rates['task']}`, by the loss of "
+        f"the last 250 of {rates['iterations']:,} updates (`examples/memory_suite.py rates`), and "
+        "keeps it on all tasks."
+    )
+    yield ""
+    yield f"| | {' | '.join(known)} |"
+    yield f"|---|{'---|' * len(known)}"
+    for model in (m for m in SUITE.models if m in losses):
+        least = min(losses[model].values())
+        cells = (f"**{v:.3f}**" if v == least else f"{v:.3f}" for v in losses[model].values())
+        yield f"| {model_style(model).name} | {' | '.join(cells)} |"

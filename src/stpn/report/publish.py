@@ -15,7 +15,7 @@ from pathlib import Path
 
 from stpn import experiments, paper
 from stpn._files import around, explain_os_errors, write_atomic
-from stpn.report import robustness
+from stpn.report import memory, robustness
 from stpn.report.build import Report, Written, markdown
 from stpn.report.comparison import decimals
 from stpn.report.grid import Group, Quantity
@@ -38,8 +38,8 @@ def docs_page(report: Report) -> str:
 
 
 def write_docs(written: Written, directory: Path) -> list[Path]:
-    """results.md and its figures, and what analog.md says of devices, if it is there; pictures of
-    an earlier report do not stay."""
+    """results.md and its figures, memory-suite.md if there are runs of it, and what analog.md says
+    of devices, if it is there; pictures of an earlier report do not stay."""
     figures = directory / "figures"
     with explain_os_errors(f"write {directory}"):
         figures.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,11 @@ def write_docs(written: Written, directory: Path) -> list[Path]:
             write_atomic(figures / path.name, path.read_bytes())
         page = directory / "results.md"
         write_atomic(page, docs_page(written.report).encode())
-    written_too = [page, *(figures / path.name for path in drawn)]
+        pages = [page]
+        if memory.table(written.report.grid) is not None:
+            pages.append(directory / "memory-suite.md")
+            write_atomic(pages[-1], memory.page(written.report.grid).encode())
+    written_too = [*pages, *(figures / path.name for path in drawn)]
     study = written.report.study
     if study is not None and (directory / "analog.md").is_file():
         written_too += robustness.write_docs(study, directory)
