@@ -217,6 +217,30 @@ def test_each_reason_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize(
+    ("model", "options", "reason"),
+    [
+        ("modul", {}, "has no kernel"),
+        ("gru", {"layer_norm": True}, "have no layer norm"),
+        ("lstm", {}, None),
+    ],
+)
+def test_a_core_that_runs_step_by_step_says_why_once(
+    model: str, options: dict[str, bool], reason: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry._said.clear()
+    core, x = stpn.build(model, 3, 2, **options), torch.randn(4, 1, 3)
+    with use_backend("reference"):
+        core(x)
+    assert not caplog.records  # it was asked for
+    for _ in range(3):
+        core(x)
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == (reason is not None)
+    assert all("step by step" in line and str(reason) in line for line in said)
+
+
+@pytest.mark.usefixtures("registered")
 def test_nothing_is_said_of_a_backend_for_another_device(caplog: pytest.LogCaptureFixture) -> None:
     backend = Counting("it runs elsewhere")
     backend.device = "cuda"

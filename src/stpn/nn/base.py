@@ -51,6 +51,7 @@ from stpn.nn import checks
 from stpn.nn.operations import Operations
 from stpn.nn.options import check_options, options_of, signature_with_options
 from stpn.nn.state import rebuilt
+from stpn.ops.registry import say_plain
 from stpn.ops.scan import scan
 
 Parameters: TypeAlias = Mapping[str, Any]
@@ -118,6 +119,9 @@ class Recurrence(nn.Module):
     """Every layer and direction, in the order of the state."""
     configuration: dict[str, Any]
     """The core's own options, as given or by default."""
+    plain_because: str = ""
+    """Why no kernel takes sequences of a core of the package, which is logged once; `configure` may
+    set it."""
     untrained: tuple[str, ...] = ()
     """Parameters by name that training leaves alone; `configure` may set it."""
     freezes: int = 0
@@ -171,6 +175,8 @@ class Recurrence(nn.Module):
         Past its end a sequence keeps its state, and y and power are 0. No tensor of the new state
         may share memory with y or with the old state.
         """
+        if self.plain_because:
+            say_plain(self.plain_because)
 
         def step(x_t: Tensor, values: tuple[Tensor, ...]) -> Any:
             old = rebuilt(state, values)

@@ -133,6 +133,7 @@ class _Retroactive(_ModPlast):
     """
 
     state_type = RetroactiveState
+    plain_because = "modulated plasticity with eligibility traces (modul) has no kernel"
 
     def configure(self, *, normalize: Normalize = False) -> None:  # type: ignore[override]
         super().configure(modulated=True, normalize=normalize)

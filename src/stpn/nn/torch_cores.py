@@ -39,6 +39,8 @@ class _Fixed(Recurrence):
     def configure(self, *, normalize: Normalize = False, layer_norm: LayerNorm = False) -> None:
         self.normalize = checks.flag("normalize", normalize)
         self.layer_norm = checks.flag("layer_norm", layer_norm)
+        if self.layer_norm:
+            self.plain_because = "PyTorch's RNN, LSTM and GRU have no layer norm"
 
     def state_shapes(self, input_size: int) -> tuple[tuple[int, ...], ...]:
         return ((self.hidden_size,),)

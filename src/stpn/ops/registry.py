@@ -190,6 +190,14 @@ def implementation(
     return None
 
 
+def say_plain(reason: str) -> None:
+    """Log once why a core that could have a kernel runs step by step in plain PyTorch."""
+    if reason in _said or chosen() != AUTO or torch.compiler.is_compiling():
+        return
+    _said.add(reason)
+    _logger.warning("this runs step by step in plain PyTorch: %s", reason)
+
+
 def _elsewhere(backend: Backend, device: str) -> bool:
     """Whether others than this backend and the specification are the ones for that device."""
     return backend.device != device and any(other.device == device for other in _order[:-1])
