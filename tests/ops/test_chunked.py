@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -162,6 +164,19 @@ def test_the_specification_is_the_papers_formula(rule: str) -> None:
             expected_power[b, t] += (np.abs(memory) @ q**2).sum()
         np.testing.assert_allclose(s[b, n].detach().numpy(), memory, rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(power.detach().numpy(), expected_power, rtol=1e-10)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_specification_has_the_figures_of_flash_linear_attention(rule: str) -> None:
+    """Which were recorded, since it installs on few machines."""
+    recorded = json.loads(Path(__file__).with_name("flash_linear_attention.json").read_text())[rule]
+    tensors = [
+        None if entry["values"] is None else torch.tensor(entry["values"]).reshape(entry["shape"])
+        for entry in recorded["operands"].values()
+    ]
+    o, s, _ = getattr(reference, rule.removeprefix("gated "))(*tensors)
+    torch.testing.assert_close(o.flatten(), torch.tensor(recorded["o"]), rtol=1e-4, atol=2e-5)
+    torch.testing.assert_close(s.flatten(), torch.tensor(recorded["s"]), rtol=1e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize("rule", RULES)
