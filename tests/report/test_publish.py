@@ -19,7 +19,7 @@ pytest.importorskip("matplotlib")
 import stpn
 from stpn.cli import main
 from stpn.cli.report import read_notes
-from stpn.report import Report, gather
+from stpn.report import Report, gather, memory
 from stpn.report.figures import description
 from stpn.report.publish import BEGIN, END, docs_page, readme_part
 
@@ -122,6 +122,10 @@ def report() -> Report:
 def test_docs_of_this_repository_are_up_to_date(report: Report) -> None:
     assert not report.grid.problems
     assert (ROOT / "docs/results.md").read_text() == docs_page(report)
+
+
+def test_the_page_of_the_memory_suite_is_up_to_date(report: Report) -> None:
+    assert (ROOT / "docs/memory-suite.md").read_text() == memory.page(report.grid)
 
 
 def test_figures_of_this_repository_are_up_to_date(report: Report) -> None:
