@@ -4,7 +4,9 @@
     python examples/memory_suite.py costs results/memory-suite/costs.json [MODEL ...]
 
 `rates` trains every core on `retrieval-p3` for 1,500 iterations by each of three rates and writes
-the mean loss of the last 250. No core has seen their sequences before, so this is a test loss. The
+the mean loss of the last 250. No core has seen their sequences before, so this is a test loss. A
+rate that wins early may lose later: where 0.01 won, whole runs by 0.003 and by 0.01 decided
+(`stpn sweep retrieval-p3 --lr 0.01`), by the same loss, which was added to the file as "whole". The
 rates that won stand in `stpn.tasks.memory`.
 
 `costs` takes a few updates of every run and one measurement, and writes the seconds of processor

@@ -83,12 +83,15 @@ def test_the_page_shows_learning_rates_and_costs_that_lie_beside_the_results(roo
     beside = root / "memory-suite"
     beside.mkdir()
     losses = {"lstm": {"0.001": 1.5, "0.01": 1.25}}
-    rates = {"task": "retrieval-p3", "iterations": 1500, "losses": losses}
+    losses["gru"] = {"0.001": 1.5, "0.01": 1.0}
+    whole = {"gru": {"0.001": 0.25, "0.01": 0.5}}
+    rates = {"task": "retrieval-p3", "iterations": 1500, "losses": losses, "whole": whole}
     (beside / "rates.json").write_text(json.dumps(rates))
     costs = {"retrieval-p3": {"lstm": 120.0, "gla": 60.0}, "cue-reward": {"gla": 240.0}}
     (beside / "costs.json").write_text(json.dumps(costs))
     text = memory.page(collect(root))
-    assert "| LSTM | 1.500 | **1.250** |" in text
+    assert "| LSTM | 1.5000 | **1.2500** | – | – |" in text
+    assert "| GRU | 1.5000 | 1.0000 | **0.2500** | 0.5000 |" in text
     assert "best of 2 rates on `retrieval-p3`" in text
     assert "3 of 180 runs together take 7 minutes of processor time, about 0.1 hours" in text
     assert "| 0 min | 0 min | 2 min |" in text
@@ -96,9 +99,9 @@ def test_the_page_shows_learning_rates_and_costs_that_lie_beside_the_results(roo
 
 def test_rates_of_the_suite_are_those_that_won() -> None:
     path = Path(__file__).parents[2] / "results/memory-suite/rates.json"
-    losses = json.loads(path.read_text())["losses"]
-    assert set(losses) == set(memory.SUITE.models)
-    for model, found in losses.items():
+    rates = json.loads(path.read_text())
+    assert set(rates["losses"]) == set(memory.SUITE.models)
+    for model, found in {**rates["losses"], **rates["whole"]}.items():
         best = float(min(found, key=found.get))
         for task in memory.SUITE.tasks:
             assert experiments.default_config(task, model).lr == best, (task, model)

@@ -223,18 +223,27 @@ def _rates(grid: Grid) -> Iterable[str]:
     rates = _beside(grid, "rates.json")
     if rates is None:
         return
-    losses = rates["losses"]
+    losses, whole = rates["losses"], rates.get("whole", {})
     known = list(dict.fromkeys(rate for row in losses.values() for rate in row))
+    later = list(dict.fromkeys(rate for row in whole.values() for rate in row))
     yield from ("", "## Learning rates", "")
     yield (
         f"Adam; each core has its best of {len(known)} rates on `{rates['task']}`, by the loss of "
         f"the last 250 of {rates['iterations']:,} updates (`examples/memory_suite.py rates`), and "
-        "keeps it on all tasks."
+        "keeps it on all tasks. Where a rate that is high won early, whole runs decided."
     )
     yield ""
-    yield f"| | {' | '.join(known)} |"
-    yield f"|---|{'---|' * len(known)}"
+    yield f"| | {' | '.join([*known, *(f'{rate}, whole run' for rate in later)])} |"
+    yield f"|---|{'---|' * len([*known, *later])}"
     for model in (m for m in SUITE.models if m in losses):
-        least = min(losses[model].values())
-        cells = (f"**{v:.3f}**" if v == least else f"{v:.3f}" for v in losses[model].values())
+        decided = whole.get(model, losses[model])
+        cells = [_loss(losses[model].get(rate), decided) for rate in known]
+        cells += [_loss(whole.get(model, {}).get(rate), decided) for rate in later]
         yield f"| {model_style(model).name} | {' | '.join(cells)} |"
+
+
+def _loss(value: float | None, decided: dict[str, float]) -> str:
+    """Bold: the least of those that decided."""
+    if value is None:
+        return "–"
+    return f"**{value:.4f}**" if value == min(decided.values()) else f"{value:.4f}"

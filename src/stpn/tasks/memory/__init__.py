@@ -22,19 +22,16 @@ if TYPE_CHECKING:
     from stpn.tasks.memory.training import MemoryNetwork, MemoryTrainer
 
 SETTINGS: dict[str, Any] = {"lr": 3e-3}
-# Each core's best of 0.001, 0.003 and 0.01 on retrieval-p3 (`examples/memory_suite.py rates`).
+# Each core's best of 0.001, 0.003 and 0.01 on retrieval-p3 (results/memory-suite/rates.json).
 _FASTER: dict[str, Any] = {"lr": 1e-2}
 # Keys and values come one after the other: without a convolution a memory could not bind them.
 _CONVOLUTION: dict[str, Any] = {"core": ["conv=4"]}
 MODEL_SETTINGS = {
-    "stpnr": _FASTER,
-    "stpnf": _FASTER,
     "lstm": _FASTER,
     "gru": _FASTER,
-    "rnn": _FASTER,
     "modplast": _FASTER,
     "fastweights": _FASTER,
-    "fwp": {**_FASTER, **_CONVOLUTION},
+    "fwp": _CONVOLUTION,
     "gla": _CONVOLUTION,
 }
 
