@@ -126,7 +126,7 @@ def _results(grid: Grid) -> Iterable[str]:
         yield (
             f"Of the cores that reach {REMEMBERS:.0f}%: whose state is smallest, whose power "
             "lowest, who needs the fewest updates to get there, and the least processor time for "
-            "them (one thread)."
+            "them (one thread; of the runs that were timed)."
         )
         yield ""
         yield from _needs(grid, tasks)
@@ -230,7 +230,7 @@ def _rates(grid: Grid) -> Iterable[str]:
     yield (
         f"Adam; each core has its best of {len(known)} rates on `{rates['task']}`, by the loss of "
         f"the last 250 of {rates['iterations']:,} updates (`examples/memory_suite.py rates`), and "
-        "keeps it on all tasks. Where a rate that is high won early, whole runs decided."
+        "keeps it on all tasks. Where the highest won, whole runs decided between it and the next."
     )
     yield ""
     yield f"| | {' | '.join([*known, *(f'{rate}, whole run' for rate in later)])} |"
