@@ -11,7 +11,7 @@ import torch
 
 import stpn
 from stpn.cli import doctor, main
-from stpn.ops import check, reference, registry
+from stpn.ops import check, compiled, reference, registry
 
 
 @pytest.fixture
@@ -58,6 +58,21 @@ def test_it_prints_the_same_for_people(
     text = capsys.readouterr().out
     for part in ("This machine", "Backends", "reference: usable", "tiny", "What to do"):
         assert part in text
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_what_runs_on_request_is_checked_on_request(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(compiled, "COMPILER", "eager")
+    monkeypatch.setattr(compiled, "_unserved", lambda device: None)
+    name = "fast_weights"
+    monkeypatch.setattr(check, "RECURRENCES", {name: check.RECURRENCES[name]})
+    for flags, checked in (([], False), (["--on-request"], True)):
+        assert main(["doctor", "--json", "--no-speed", *flags]) == 0
+        rows = json.loads(capsys.readouterr().out)["parity"]
+        assert all(row["right"] for row in rows)
+        assert ("compiled" in {row["backend"] for row in rows}) == checked
 
 
 @pytest.mark.usefixtures("own_backends")

@@ -252,7 +252,9 @@ class Operator(Generic[InputsT, ResultsT]):
             setup_context=lambda ctx, inputs, output: self._setup(ctx, inputs, output),
             lib=_library,
         )
-        torch.library.register_autograd(f"stpn::{self.name}_backward", _refuse, lib=_library)
+        torch.library.register_autograd(
+            f"stpn::{self.name}_backward", specified.refuse, lib=_library
+        )
 
     def _run_op(self, *args: Any) -> tuple[Tensor, ...]:
         *values, save = args
@@ -332,11 +334,3 @@ def check_devices(**tensors: Tensor | None) -> None:
     for name, device in devices.items():
         if device != first:
             raise ValueError(f"{name}: expected a tensor on {first}, got one on {device}")
-
-
-def _refuse(ctx: Any, *grads: Any) -> Any:
-    """A second derivative is an error, not a wrong number."""
-    raise RuntimeError(
-        "the backward pass of a kernel cannot be differentiated: compute what needs second "
-        'derivatives inside `with stpn.use_backend("reference"):`'
-    )

@@ -31,3 +31,11 @@ def gradients(
             [grad for _, grad in pairs], create_graph=create_graph, allow_unused=True,
         )  # fmt: skip
     return dict(zip(wanted, found, strict=True))
+
+
+def refuse(ctx: Any, *grads: Any) -> Any:
+    """A second derivative is an error, not a wrong number."""
+    raise RuntimeError(
+        "the backward pass of a kernel cannot be differentiated: compute what needs second "
+        'derivatives inside `with stpn.use_backend("reference"):`'
+    )

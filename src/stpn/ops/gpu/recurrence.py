@@ -64,6 +64,9 @@ class Recurrence:
         torch.library.register_autograd(
             f"stpn::{self.name}", self._op_gradient, setup_context=self._op_context, lib=_library
         )
+        torch.library.register_autograd(
+            f"stpn::{self.name}_backward", specified.refuse, lib=_library
+        )
 
     def __call__(self, constants: Values, *tensors: Tensor | None) -> Values:
         """The results. Eager calls go around torch's dispatcher; tracing sees the operator."""
