@@ -17,6 +17,7 @@ from stpn.report.comparison import Outcome, compare
 from stpn.report.statistics import Spread
 from stpn.report.style import model_style, task_style
 from stpn.robustness import FAULTS, Fault
+from stpn.robustness import networks as shipped
 
 Network = dict[str, Any]  # as `stpn.robustness.read_study` gives it
 
@@ -72,6 +73,9 @@ def answer(networks: Iterable[Network]) -> str:
     for task in dict.fromkeys(network["task"] for network in networks):
         lines += _of_task([network for network in networks if network["task"] == task], task)
     lines += [f"- {line}" for line in _tuning(networks)]
+    missing = [name for name in shipped() if name not in {n.get("network") for n in networks}]
+    if missing:
+        lines.append(f"- Networks of the package that were not measured: {', '.join(missing)}.")
     lines += ["", RULE, "", "**At which write energy does the paper's claim hold?**", ""]
     lines += [f"- {line}" for line in _writing(networks)]
     return "\n".join(lines)
