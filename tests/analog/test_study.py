@@ -107,6 +107,19 @@ def test_the_answer_follows_from_the_numbers() -> None:
     assert "no difference that can be told: all 1 cannot be told" in faults.answer([ours, wide])
 
 
+def test_the_answer_tells_what_other_plastic_networks_keep() -> None:
+    larger = [f"{name}/{FAULTS[name].sizes[-1]:g}" for name in faults.OF_F]
+    half = {key: [50.0] for key in larger}
+    same = {key: [100.0] for key in larger}
+    networks = [
+        _network(model, **{"none/0": [100.0]}, **cells)
+        for model, cells in (("stpnr", half), ("lstm", same), ("rnn", same), ("modplast", half))
+    ]
+    text = faults.answer(networks)
+    assert "ModPlast 50%, 50%, 50%, 50%." in text
+    assert "RNN 100%" not in text
+
+
 def test_the_answer_has_the_write_energy_of_the_networks() -> None:
     """rest 10 pJ and 100 pJ, 1,000 synapses: 90 fJ for write and norm, of which the norm is 77."""
     pair = []

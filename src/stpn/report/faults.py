@@ -101,7 +101,27 @@ def _of_task(networks: list[Network], task: str) -> list[str]:
             f"- *{title}*, faults of F, which {names[1]} does not have: {names[0]} keeps "
             f"{'; '.join(filter(None, costs))}."
         )
+    others = [_larger(n) for n in networks if n["model"] not in (OURS, THEIRS) and _plastic(n)]
+    if others:
+        faults = ", ".join(FAULTS[name].text for name in OF_F)
+        lines.append(
+            f"- *{title}*, what other plastic networks keep of the same faults at their larger "
+            f"size ({faults}): {'; '.join(others)}."
+        )
     return lines
+
+
+def _plastic(network: Network) -> bool:
+    """Whether faults of F make a difference at all."""
+    clean = network["cells"].get("none/0")
+    keys = (f"{name}/{FAULTS[name].sizes[-1]:g}" for name in OF_F)
+    cells = [network["cells"].get(key) for key in keys]
+    return clean is not None and any(c and mean(c) != mean(clean) for c in cells)
+
+
+def _larger(network: Network) -> str:
+    shares = (kept(network, f"{name}/{FAULTS[name].sizes[-1]:g}") for name in OF_F)
+    return f"{_name(network)} {', '.join(f'{share.mean:.0%}' for share in shares if share)}"
 
 
 def _both(ours: Network, theirs: Network) -> str:
