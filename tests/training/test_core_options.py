@@ -41,9 +41,10 @@ def test_they_reach_the_core(tmp_path, monkeypatch, capsys) -> None:
         (["steps"], "core takes KEY=VALUE"),
     ],
 )
-def test_wrong_ones_are_refused(words: list[str], message: str) -> None:
+@pytest.mark.parametrize("task", ["art", "retrieval-p3"])
+def test_wrong_ones_are_refused(task: str, words: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        stpn.build_network(experiments.default_config("art", "fastweights", core=words))
+        stpn.build_network(experiments.default_config(task, "fastweights", core=words))
 
 
 def test_help_lists_them(capsys) -> None:

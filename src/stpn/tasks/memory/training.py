@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from stpn.energy import EnergyMeter
+from stpn.errors import ConfigError
 from stpn.nn import registry
 from stpn.nn.core import RecurrentCore
 from stpn.tasks.memory import MemoryConfig
-from stpn.training.cores import build_core
+from stpn.training.cores import build_core, options_of
 from stpn.training.supervised import SequenceModel, SupervisedTrainer, evaluation
 from stpn.training.trainer import Evaluation, stream
 
@@ -45,10 +46,14 @@ class MemoryNetwork(SequenceModel):
 def build_network(config: MemoryConfig) -> MemoryNetwork:
     inputs = config.embedding or config.inputs
     if config.hidden_size is None:
+        options_of(config)  # an unknown one is refused by name
         options = {**config.core_options, "num_layers": config.num_layers}
-        size = registry.hidden_size_for(
-            config.model, parameters=config.parameters, input_size=inputs, **options
-        )
+        try:
+            size = registry.hidden_size_for(
+                config.model, parameters=config.parameters, input_size=inputs, **options
+            )
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{config.model} refuses its settings: {error}") from error
         config = dataclasses.replace(config, hidden_size=size)
     return MemoryNetwork(build_core(config, inputs, output_size=config.outputs), config)
 
