@@ -50,6 +50,7 @@ def test_no_promise_is_broken(name: str, cases: int) -> None:
         pytest.param("layers", 2, 3443, id="nearer to the truth than the specification itself"),
         pytest.param("layers", 3, 5330, id="one draw of the specification's errors was small"),
         pytest.param("memories", 0, 385, id="so was a convolution of one dimension"),
+        pytest.param("memories", 3, 15, id="so was a weight of gradient plasticity"),
     ],
 )
 def test_what_failed_once(name: str, seed: int, case: int) -> None:

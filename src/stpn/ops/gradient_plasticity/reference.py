@@ -45,11 +45,11 @@ def gradient_plasticity_step(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """One step: `(h', f', f_out', power)`, power (B,)."""
     inputs, hidden = x.shape[1] + h.shape[1], h.shape[1]
-    u = _with_bias(torch.cat([x, h], 1), weight.shape[1])  # (B, D)
+    u = _with_bias(torch.cat([x, h], 1), f.shape[2])  # (B, D)
     g, g_out = weight + f, weight_out + f_out
     z = torch.einsum("bij,bj->bi", g, u)
     new_h = torch.relu(z) if nonlinearity == "relu" else torch.tanh(z)
-    seen = _with_bias(new_h, weight_out.shape[1])  # (B, H + 1)
+    seen = _with_bias(new_h, f_out.shape[2])  # (B, H + 1)
     o = torch.einsum("bij,bj->bi", g_out, seen)  # (B, O)
     power = synaptic_power(u[:, :inputs], g[:, :, :inputs], power_weight)
     if power is not None:
