@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 import torch
 from torch import nn
 
+import stpn
 from stpn.bench import engine
 from stpn.cli import main
+from stpn.ops import compiled
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +49,21 @@ def test_parity_is_checked_on_sequences_side_by_side(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(engine, "_core", lambda case: Spy(build(case)))
     engine.parity(engine.CASES[0])
     assert batches == [8 * torch.get_num_threads()]
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_what_does_not_compile_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(compiled, "COMPILER", fail)
+    monkeypatch.setattr(compiled, "_graphs", {})
+    monkeypatch.setattr(compiled, "_warned", set())
+    monkeypatch.setattr(compiled, "_unserved", lambda device: None)
+    with warnings.catch_warnings(), stpn.use_backend("auto"):
+        race = engine.contender(engine.CASES[0], "compiled")
+        with pytest.raises(UserWarning, match="no compiler"):
+            race()
 
 
 def test_a_kernel_that_is_off_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:

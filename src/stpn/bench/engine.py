@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -84,6 +85,7 @@ def contender(case: Case, name: str) -> Callable[[], None]:
     if name == "lstm":
         assert case.lstm
         return _forward_backward(nn.LSTM(case.inputs, case.lstm, batch_first=True), x)
+    warnings.filterwarnings("error", "torch.compile")  # to fall back would be to time the loop
     stpn.use_backend({"loop": "reference"}.get(name, name))
     return _forward_backward(core, x)
 
