@@ -184,10 +184,13 @@ class Actor:
     def _remember(self, t: int) -> None:
         """Keep what the privileged critic reads."""
         outputs, known = self._rollout.outputs, self._rollout.known
+        output, now = self._output, self._known()
         assert outputs is not None
         assert known is not None
-        outputs.numpy()[:, t] = self._output
-        known.numpy()[:, t] = self._known()
+        assert output is not None
+        assert now is not None
+        outputs.numpy()[:, t] = output.numpy()
+        known.numpy()[:, t] = now.numpy()
 
     def _value_of_final(self, t: int, truncated: Flags, infos: dict[str, Any]) -> None:
         (chosen,) = truncated.nonzero()
