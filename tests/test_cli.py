@@ -123,7 +123,6 @@ class TestTrain:
         out = capsys.readouterr().out
         assert "epoch 2/2" in out
         assert "98.55 ± 2.76" in out
-        assert "lstm-normalized " in out
         assert "10.9 ± 3.8" in out
         assert "trained for 2 of the paper's 200 epochs" in out
         assert out.endswith("run: runs/art/stpnr/seed0\n")
@@ -411,7 +410,6 @@ class TestLook:
         out = capsys.readouterr().out
         assert "finished" in out
         assert "98.55 ± 2.76" in out
-        assert "lstm-normalized " in out
         assert "epochs=2" in out
 
     def test_show_an_unfinished_run(self, runs, capsys):

@@ -173,7 +173,7 @@ def test_misuse(maze: Path, tmp_path: Path) -> None:
 
 
 def test_missing_extra(maze: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "imageio", None)
+    monkeypatch.setitem(sys.modules, "imageio.v2", None)
     with pytest.raises(MissingExtra, match=r"pip install '\.\[rl\]'"):
         watch.record(maze, tmp_path / "episode.gif")
 
